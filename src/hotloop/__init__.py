@@ -1,0 +1,24 @@
+"""hotloop trains value-based agents (the DQN family) at the speed of the hardware."""
+
+from typing import Any
+
+__version__ = "0.1.0"
+__all__ = ["Spec", "evaluate", "load", "load_spec", "resume", "train"]
+
+_PUBLIC = {
+    "Spec": "hotloop.spec",
+    "load_spec": "hotloop.spec_reading",
+    "train": "hotloop.session",
+    "resume": "hotloop.session",
+    "load": "hotloop.session",
+    "evaluate": "hotloop.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public names on first use: `import hotloop` stays light."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'hotloop' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_PUBLIC[name]), name)

@@ -1,0 +1,1 @@
+"""Who does the array maths: networks, gradients, optimiser steps."""

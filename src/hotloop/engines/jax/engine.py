@@ -1,0 +1,164 @@
+"""Acting and learning with XLA: pure functions of flat vectors, so that a pipeline can put them in its loop."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hotloop import registry
+from hotloop.engines.jax.flat import Layout
+from hotloop.engines.jax.modules import Module, sequential
+from hotloop.engines.jax.optimizers import direction
+from hotloop.learning import losses, schedules, targets
+from hotloop.spec import Boltzmann, CustomNetwork, Spec
+
+
+class LearnerState(NamedTuple):
+    """All that learning changes. `target` is empty when the rule needs no target net."""
+
+    params: jax.Array
+    target: jax.Array
+    optimizer: Any
+    updates: jax.Array
+    skipped: jax.Array
+    skipped_in_a_row: jax.Array
+
+
+METRICS = ("loss", "grad_norm", "q", "applied")
+"""What `update` sums over its gradient steps, in this order; `applied` counts those that were not skipped."""
+
+
+class JaxEngine:
+    """The engine for one spec: holds shapes and choices, never state."""
+
+    def __init__(self, spec: Spec, obs: Any, num_actions: int, network: Module | None = None) -> None:
+        """`obs` is a tree of ShapeDtypeStructs of one observation; `network` is the user's own, if any."""
+        self.spec = spec
+        self.num_actions = num_actions
+        self._network = _composed(spec, num_actions) if network is None else network
+        self._direction = direction(spec.optimizer)
+        self._obs_1 = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), obs)
+        params = jax.eval_shape(self._network.init, jax.random.key(0), self._obs_1)
+        self.layout = Layout(params)
+        q_shape = jax.eval_shape(self._network.apply, params, self._obs_1).shape
+        if q_shape != (1, num_actions):
+            raise ValueError(
+                f"the network returns shape {q_shape} for one observation, expected (1, {num_actions}): "
+                "one Q-value per action"
+            )
+
+    def init(self, key: jax.Array) -> LearnerState:
+        """Fresh weights; the target net starts as a copy of them."""
+        params = self.layout.flatten(self._network.init(key, self._obs_1))
+        needs_target = self.spec.target.rule != "vanilla"
+        target = jnp.array(params, copy=True) if needs_target else jnp.zeros((0,), jnp.float32)
+        counters = [jnp.zeros((), jnp.int32) for _ in range(3)]  # buffers of their own: each is donated
+        return LearnerState(params, target, self._direction.init(params), *counters)
+
+    def q_values(self, vector: jax.Array, obs_B: Any) -> jax.Array:
+        """Q-values (B, A) of a batch of observations under a flat weight vector."""
+        return self._network.apply(self.layout.unflatten(vector), obs_B)
+
+    def greedy(self, params: jax.Array, obs_N: Any) -> jax.Array:
+        """Best action of each env, int32 (N,)."""
+        return jnp.argmax(self.q_values(params, obs_N), axis=-1).astype(jnp.int32)
+
+    def act(self, params: jax.Array, obs_N: Any, explore_N: jax.Array, key: jax.Array) -> jax.Array:
+        """Exploring action of each env, int32 (N,). `explore_N` is each env's ε or temperature."""
+        q_NA = self.q_values(params, obs_N)
+        if isinstance(self.spec.exploration, Boltzmann):
+            return jax.random.categorical(key, q_NA / explore_N[:, None]).astype(jnp.int32)
+        coin_N, draw_N = jax.random.uniform(key, (2, q_NA.shape[0]))
+        random_N = jnp.minimum((draw_N * self.num_actions).astype(jnp.int32), self.num_actions - 1)
+        return jnp.where(coin_N < explore_N, random_N, jnp.argmax(q_NA, axis=-1).astype(jnp.int32))
+
+    def update(
+        self, state: LearnerState, batches: Any, learning_rate: jax.Array
+    ) -> tuple[LearnerState, jax.Array, jax.Array]:
+        """K gradient steps on K batches (leading axes K, B); returns TD errors (K, B) and METRICS sums."""
+        rule = self.spec.target.rule
+        # The target net is frozen here, so what it says of all K batches is one forward pass.
+        q_t_KBA = None if rule == "vanilla" else self._per_batch(state.target, batches.s_t)
+
+        def one(carry: Any, batch_and_q: Any) -> Any:
+            batch, q_t_BA = batch_and_q
+            params, optimizer, skipped_in_a_row, sums = carry
+            tree = self.layout.unflatten(params)
+            if rule == "vanilla":
+                v_t_B = targets.max_value(self._network.apply(tree, batch.s_t), xp=jnp)
+            elif rule == "double":
+                v_t_B = targets.double_value(q_t_BA, self._network.apply(tree, batch.s_t), xp=jnp)
+            else:
+                v_t_B = targets.max_value(q_t_BA, xp=jnp)
+            target_B = jax.lax.stop_gradient(targets.bootstrapped(batch.r_t, batch.discount_t, v_t_B))
+
+            def loss_of(tree: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+                q_tm1_BA = self._network.apply(tree, batch.s_tm1)
+                q_a_B = targets.value_of(q_tm1_BA, batch.a_tm1, xp=jnp)
+                td_B = target_B - q_a_B
+                return jnp.mean(self._loss(td_B)), (td_B, jnp.mean(q_a_B))
+
+            (loss, (td_B, q)), grads = jax.value_and_grad(loss_of, has_aux=True)(tree)
+            gradient = self.layout.flatten(grads)
+            norm = jnp.sqrt(jnp.vdot(gradient, gradient))
+            finite = jnp.isfinite(norm) & jnp.isfinite(loss)
+            if self.spec.optimizer.clip is not None:
+                gradient = gradient * jnp.minimum(1.0, self.spec.optimizer.clip / (norm + 1e-6))
+            step, moved = self._direction.update(gradient, optimizer, params)
+
+            def keep(new: jax.Array, old: jax.Array) -> jax.Array:
+                return jnp.where(finite, new, old)  # the NaN guard: a bad update leaves no trace
+
+            params = keep(params - learning_rate * step, params)
+            optimizer = jax.tree.map(keep, moved, optimizer)
+            skipped_in_a_row = keep(jnp.zeros_like(skipped_in_a_row), skipped_in_a_row + 1)
+            sums = sums + keep(jnp.stack([loss, norm, q, jnp.ones_like(q)]), jnp.zeros_like(sums))
+            return (params, optimizer, skipped_in_a_row, sums), td_B
+
+        start = (state.params, state.optimizer, state.skipped_in_a_row, jnp.zeros((len(METRICS),), jnp.float32))
+        (params, optimizer, in_a_row, sums), td_KB = jax.lax.scan(one, start, (batches, q_t_KBA))
+        applied = sums[METRICS.index("applied")].astype(jnp.int32)
+        updates, skipped = state.updates + applied, state.skipped + td_KB.shape[0] - applied
+        return LearnerState(params, state.target, optimizer, updates, skipped, in_a_row), td_KB, sums
+
+    def move_target(self, state: LearnerState, times: jax.Array) -> LearnerState:
+        """Mix the online net into the target net `times` times (0 leaves it as it is)."""
+        if self.spec.target.rule == "vanilla":
+            return state
+        if self.spec.target.tau == 1.0:
+            return state._replace(target=jnp.where(times > 0, state.params, state.target))
+        share = 1.0 - jnp.power(1.0 - self.spec.target.tau, times.astype(jnp.float32))
+        return state._replace(target=state.target + share * (state.params - state.target))
+
+    def learning_rate(self, env_steps: jax.Array) -> jax.Array:
+        """Learning rate at an env step."""
+        return schedules.value_at(
+            env_steps.astype(jnp.float32), xp=jnp, **self.spec.optimizer.learning_rate.model_dump()
+        )
+
+    def exploration(self, env_steps: jax.Array) -> jax.Array:
+        """ε or temperature at env steps."""
+        return schedules.value_at(env_steps.astype(jnp.float32), xp=jnp, **self.spec.exploration_schedule.model_dump())
+
+    def _per_batch(self, vector: jax.Array, obs_KB: Any) -> jax.Array:
+        lead = jax.tree.leaves(obs_KB)[0].shape[:2]
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), obs_KB)
+        return self.q_values(vector, flat).reshape(*lead, self.num_actions)
+
+    def _loss(self, td_B: jax.Array) -> jax.Array:
+        if self.spec.loss.kind == "mse":
+            return losses.mse(td_B)
+        return losses.huber(td_B, self.spec.loss.delta, xp=jnp)
+
+
+def _composed(spec: Spec, num_actions: int) -> Module:
+    if isinstance(spec.network, CustomNetwork):
+        raise ValueError(
+            f"this spec was trained with a network of your own ({spec.network.name}); pass it again from Python: "
+            "hotloop.load(run, network=module)"
+        )
+    torso, head = spec.network.torso, spec.network.head
+    return sequential(
+        torso=registry.load(registry.TORSOS, torso.kind, "torso")(torso),
+        head=registry.load(registry.HEADS, head.kind, "head")(head, num_actions),
+    )

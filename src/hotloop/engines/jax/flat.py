@@ -1,0 +1,61 @@
+"""A network's parameters as one flat vector, and back.
+
+With parameters, gradients, moments and target as one vector each, clipping, the NaN guard, the optimiser and
+a target copy are single fused loops instead of one small kernel per layer.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Layout:
+    """Where each named parameter lives in the flat vector."""
+
+    def __init__(self, params: Any) -> None:
+        """Take the structure of `params` (arrays or ShapeDtypeStructs, all float32)."""
+        leaves, self._treedef = jax.tree_util.tree_flatten_with_path(params)
+        for path, leaf in leaves:
+            if leaf.dtype != np.float32:
+                raise ValueError(f"parameter {_name(path)} is {leaf.dtype}, expected float32")
+        self.names = [_name(path) for path, _ in leaves]
+        self.shapes = [tuple(leaf.shape) for _, leaf in leaves]
+        ends = np.cumsum([math.prod(shape) for shape in self.shapes]).tolist()
+        self._spans = list(zip([0, *ends], ends, strict=False))
+        self.size = int(ends[-1]) if ends else 0
+
+    def unflatten(self, vector: jax.Array) -> Any:
+        """Views of the vector as the network's own tree."""
+        leaves = [vector[a:b].reshape(shape) for (a, b), shape in zip(self._spans, self.shapes, strict=True)]
+        return jax.tree.unflatten(self._treedef, leaves)
+
+    def flatten(self, params: Any) -> jax.Array:
+        """One vector from the network's own tree."""
+        return jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(params)])
+
+    def to_named(self, vector: Any) -> dict[str, np.ndarray]:
+        """Named arrays: the interchange format of weights."""
+        host = np.asarray(vector)
+        pairs = zip(self.names, self._spans, self.shapes, strict=True)
+        return {name: host[a:b].reshape(shape).copy() for name, (a, b), shape in pairs}
+
+    def from_named(self, arrays: Mapping[str, np.ndarray]) -> jax.Array:
+        """Take named arrays back, or raise ValueError naming what does not fit this network."""
+        expected = dict(zip(self.names, self.shapes, strict=True))
+        seen = {name: tuple(array.shape) for name, array in arrays.items()}
+        if seen != expected:
+            wrong = sorted(name for name in {*seen, *expected} if seen.get(name) != expected.get(name))
+            first = wrong[0]
+            raise ValueError(
+                f"weights do not fit the network: {first} is {seen.get(first, 'absent')}, "
+                f"expected {expected.get(first, 'no such parameter')} ({len(wrong)} mismatch(es))"
+            )
+        return jnp.asarray(np.concatenate([np.asarray(arrays[n], np.float32).reshape(-1) for n in self.names]))
+
+
+def _name(path: Any) -> str:
+    return "/".join(str(getattr(part, "key", getattr(part, "idx", getattr(part, "name", part)))) for part in path)

@@ -1,0 +1,95 @@
+"""The device env contract: two pure functions on one env; this file makes them a vector env inside XLA."""
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from hotloop import registry
+from hotloop.spec_reading import SpecError
+
+State = Any
+Obs = Any
+
+
+class ObsSpec(NamedTuple):
+    """Shape, dtype and bounds of one observation array."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    low: Any
+    high: Any
+
+
+class DeviceEnv(Protocol):
+    """An environment as pure functions, traceable by JAX. Vectorisation is not its business."""
+
+    @property
+    def obs_spec(self) -> ObsSpec:
+        """What one observation looks like."""
+
+    @property
+    def num_actions(self) -> int:
+        """Actions are 0 … num_actions - 1."""
+
+    def reset(self, key: jax.Array) -> tuple[State, Obs]:
+        """Begin an episode."""
+
+    def step(
+        self, state: State, action: jax.Array, key: jax.Array
+    ) -> tuple[State, Obs, jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
+        """Return state, obs, reward, terminated, truncated, info. Never resets by itself."""
+
+
+class Transition(NamedTuple):
+    """What a vector step yields, N envs wide. `final_obs` is s_t; `obs` is where the next step starts."""
+
+    obs: Obs
+    final_obs: Obs
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    info: dict[str, jax.Array]
+
+
+def reset_all(env: DeviceEnv, key: jax.Array, num_envs: int) -> tuple[State, Obs]:
+    """Begin an episode in each of `num_envs` envs."""
+    return jax.vmap(env.reset)(jax.random.split(key, num_envs))
+
+
+def step_all(env: DeviceEnv, state_N: State, action_N: jax.Array, key: jax.Array) -> tuple[State, Transition]:
+    """Step every env; an env whose episode ended starts the next one in the same step (SAME_STEP autoreset)."""
+    num_envs = action_N.shape[0]
+    step_key, reset_key = jax.random.split(key)
+    state_N, obs_N, reward_N, terminated_N, truncated_N, info_N = jax.vmap(env.step)(
+        state_N, action_N, jax.random.split(step_key, num_envs)
+    )
+    done_N = terminated_N | truncated_N
+
+    def fresh(_: tuple[State, Obs]) -> tuple[State, Obs]:
+        begun = reset_all(env, reset_key, num_envs)
+        return jax.tree.map(
+            lambda new, old: jnp.where(done_N.reshape((-1,) + (1,) * (old.ndim - 1)), new, old),
+            begun,
+            (state_N, obs_N),
+        )
+
+    # Episodes end rarely: skip the random resets of all N envs when none did.
+    next_state_N, next_obs_N = jax.lax.cond(jnp.any(done_N), fresh, lambda both: both, (state_N, obs_N))
+    return next_state_N, Transition(next_obs_N, obs_N, reward_N, terminated_N, truncated_N, info_N)
+
+
+def make_env(env_id: str, options: dict[str, Any]) -> DeviceEnv:
+    """Build the device env called `env_id`, or raise SpecError naming the nearest known one."""
+    prefix, _, name = env_id.partition(":")
+    known = [n for n in registry.ENVS if ":" not in n]
+    try:
+        if name and f"{prefix}:NAME" in registry.ENVS:
+            built: DeviceEnv = registry.load(registry.ENVS, f"{prefix}:NAME", "env")(name, **options)
+        elif env_id in known:
+            built = registry.load(registry.ENVS, env_id, "env")(**options)
+        else:
+            raise SpecError(f"env.id: unknown device env '{env_id}'; {registry.nearest(env_id, [*registry.ENVS])}")
+    except TypeError as error:
+        raise SpecError(f"env.options: {error}") from None
+    return built

@@ -1,0 +1,97 @@
+"""Greedy episodes of an agent on environments of their own."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hotloop.engines.jax.engine import JaxEngine
+from hotloop.envs.device import DeviceEnv, reset_all
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class Episodes(NamedTuple):
+    """One entry per episode; `info` holds the env's own figures at each episode's last step."""
+
+    episode_return: np.ndarray
+    length: np.ndarray
+    info: dict[str, np.ndarray]
+
+    def summary(self) -> dict[str, float]:
+        """Means and spread, under the names the command line prints."""
+        return {
+            "episodes": len(self.length),
+            "return_mean": float(np.mean(self.episode_return)),
+            "return_std": float(np.std(self.episode_return)),
+            "length_mean": float(np.mean(self.length)),
+            **{f"{name}_mean": float(np.mean(values)) for name, values in self.info.items()},
+        }
+
+
+def episodes_program(
+    env: DeviceEnv, engine: JaxEngine, episodes: int, max_steps: int
+) -> Callable[[jax.Array, jax.Array], Any]:
+    """Return `run(params, key)`: exactly one greedy episode per env, so that short ones are not over-counted."""
+
+    def run(params: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+        reset_key, step_key = jax.random.split(key)
+        state_E, obs_E = reset_all(env, reset_key, episodes)
+        info = jax.eval_shape(jax.vmap(env.step), state_E, jnp.zeros(episodes, jnp.int32), _keys(step_key, episodes))[5]
+        nothing = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in info.items()}
+
+        def step(carry: Any) -> Any:
+            t, state_E, obs_E, alive_E, return_E, length_E, info_E = carry
+            keys_E = _keys(jax.random.fold_in(step_key, t), episodes)
+            state_E, obs_E, reward_E, terminated_E, truncated_E, now_E = jax.vmap(env.step)(
+                state_E, engine.greedy(params, obs_E), keys_E
+            )
+            return_E = return_E + jnp.where(alive_E, reward_E, 0.0)
+            length_E = length_E + alive_E
+            info_E = {name: jnp.where(alive_E, now_E[name], info_E[name]) for name in info_E}
+            return t + 1, state_E, obs_E, alive_E & ~(terminated_E | truncated_E), return_E, length_E, info_E
+
+        start = (
+            jnp.int32(0),
+            state_E,
+            obs_E,
+            jnp.ones(episodes, bool),
+            jnp.zeros(episodes),
+            jnp.zeros(episodes, jnp.int32),
+            nothing,
+        )
+        end = jax.lax.while_loop(lambda carry: jnp.any(carry[3]) & (carry[0] < max_steps), step, start)
+        return end[4], end[5], end[6]
+
+    return run
+
+
+def to_host(result: Any) -> Episodes:
+    """Bring the outcome of an episodes program to the host."""
+    episode_return, length, info = jax.device_get(result)  # sync
+    return Episodes(episode_return, length, info)
+
+
+def record(
+    env: DeviceEnv, engine: JaxEngine, params: jax.Array, key: jax.Array, max_steps: int, every: int = 1
+) -> "list[Image]":
+    """Play one greedy episode and draw every `every`-th state, and the last."""
+    reset_key, step_key = jax.random.split(key)
+    step = jax.jit(lambda state, obs, key: env.step(state, engine.greedy(params, obs[None])[0], key))
+    state, obs = jax.jit(env.reset)(reset_key)
+    frames = [env.render(jax.device_get(state))]  # type: ignore[attr-defined]
+    for t in range(max_steps):
+        state, obs, _, terminated, truncated, _ = step(state, obs, jax.random.fold_in(step_key, t))
+        over = bool(terminated) or bool(truncated)  # sync
+        if over or (t + 1) % every == 0:
+            frames.append(env.render(jax.device_get(state)))  # type: ignore[attr-defined]
+        if over:
+            break
+    return frames
+
+
+def _keys(key: jax.Array, count: int) -> jax.Array:
+    return jax.random.split(key, count)

@@ -1,0 +1,1 @@
+"""How experience flows from the envs to the learner."""

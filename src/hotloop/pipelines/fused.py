@@ -1,0 +1,171 @@
+"""Everything in one XLA program: act, step, insert, sample, learn, for as many blocks as asked.
+
+Read it top to bottom: `block` is one unit of work made of the stages below it, `advance` repeats it on the
+device. The host only sees the state between calls, about twice a second.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hotloop.engines.jax.engine import METRICS, JaxEngine, LearnerState
+from hotloop.envs.device import DeviceEnv, reset_all, step_all
+from hotloop.replay import ring
+from hotloop.spec import Spec
+
+
+class ActorState(NamedTuple):
+    """Where the envs are, and how the running episodes have gone so far."""
+
+    env: Any
+    obs: Any
+    episode_return: jax.Array
+    episode_length: jax.Array
+
+
+class Totals(NamedTuple):
+    """Sums since the last line of metrics."""
+
+    update: jax.Array  # METRICS
+    episodes: jax.Array
+    episode_return: jax.Array
+    episode_length: jax.Array
+
+
+class FusedState(NamedTuple):
+    """The whole of a run: what is in here is what a checkpoint holds."""
+
+    learner: LearnerState
+    actor: ActorState
+    ring: ring.Ring
+    key: jax.Array  # never changes: each block folds its number in
+    blocks: jax.Array
+    env_steps: jax.Array
+    episodes: jax.Array
+    learned_from: jax.Array  # env steps at the first gradient step, 0 before it
+    totals: Totals
+
+
+class Fused:
+    """The fused pipeline of one spec: stages as methods, no state of its own."""
+
+    def __init__(self, spec: Spec, env: DeviceEnv, engine: JaxEngine) -> None:
+        self.spec, self.env, self.engine = spec, env, engine
+        self.block_plan = spec.block
+        self.capacity = ring.whole_blocks(spec.replay.capacity, self.block_plan.env_steps)
+        self.row = ring.row_example(jax.ShapeDtypeStruct(env.obs_spec.shape, env.obs_spec.dtype))
+
+    def init(self, seed: jax.Array) -> FusedState:
+        """The state before the first block."""
+        weights_key, envs_key, blocks_key = jax.random.split(jax.random.key(seed), 3)
+        num_envs = self.spec.env.num_envs
+        env_state, obs_N = reset_all(self.env, envs_key, num_envs)
+        zero = jnp.int32(0)
+        return FusedState(
+            learner=self.engine.init(weights_key),
+            actor=ActorState(env_state, obs_N, jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32)),
+            ring=ring.empty(self.capacity, self.row),
+            key=jax.random.key_data(blocks_key),
+            blocks=zero,
+            env_steps=zero,
+            episodes=zero,
+            learned_from=zero,
+            totals=no_totals(),
+        )
+
+    def advance(self, state: FusedState, blocks: jax.Array) -> FusedState:
+        """Run `blocks` blocks, or fewer when a stop rule that the device can see fires."""
+        last = state.blocks + blocks
+
+        def wanted(state: FusedState) -> jax.Array:
+            go = state.blocks < last
+            go &= state.learner.skipped_in_a_row < self.spec.guard.skips_in_a_row
+            if self.spec.stop.episodes is not None:
+                go &= state.episodes < self.spec.stop.episodes
+            return go
+
+        return jax.lax.while_loop(wanted, self.block, state)
+
+    def block(self, state: FusedState) -> FusedState:
+        """q vector steps with the weights of the block's start, then p gradient steps."""
+        key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.blocks)
+        act_key, sample_key = jax.random.split(key)
+        actor, items, totals = self.collect(state, act_key)
+        kept = ring.insert(state.ring, items)
+        env_steps = state.env_steps + self.block_plan.env_steps
+        learning = env_steps >= self.spec.replay.start
+
+        def learn(learner: LearnerState) -> tuple[LearnerState, jax.Array]:
+            shape = (self.block_plan.updates, self.spec.replay.batch_size)
+            batches = ring.sample(kept, sample_key, shape)
+            learner, _, sums = self.engine.update(learner, batches, self.engine.learning_rate(state.env_steps))
+            return learner, sums
+
+        def wait(learner: LearnerState) -> tuple[LearnerState, jax.Array]:
+            return learner, jnp.zeros((len(METRICS),), jnp.float32)
+
+        learner, sums = jax.lax.cond(learning, learn, wait, state.learner)
+        every = self.spec.target.every
+        learner = self.engine.move_target(learner, env_steps // every - state.env_steps // every)
+        return FusedState(
+            learner=learner,
+            actor=actor,
+            ring=kept,
+            key=state.key,
+            blocks=state.blocks + 1,
+            env_steps=env_steps,
+            episodes=state.episodes + (totals.episodes - state.totals.episodes),
+            learned_from=jnp.where(learning & (state.learned_from == 0), env_steps, state.learned_from),
+            totals=totals._replace(update=totals.update + sums),
+        )
+
+    def collect(self, state: FusedState, key: jax.Array) -> tuple[ActorState, ring.Item, Totals]:
+        """Act and step q times; returns the block's transitions as rows for the ring."""
+        num_envs, vector_steps, _ = self.block_plan
+        each_env = jnp.arange(num_envs, dtype=jnp.int32)
+
+        def vector_step(carry: tuple[ActorState, Totals], i: jax.Array) -> Any:
+            actor, totals = carry
+            act_key, env_key = jax.random.split(jax.random.fold_in(key, i))
+            explore_N = self.engine.exploration(state.env_steps + i * num_envs + each_env)
+            action_N = self.engine.act(state.learner.params, actor.obs, explore_N, act_key)
+            env_state, t = step_all(self.env, actor.env, action_N, env_key)
+            discount_N = self.spec.discount * (1.0 - t.terminated.astype(jnp.float32))
+            item = ring.Item(actor.obs, action_N, t.reward.astype(jnp.float32), discount_N, t.final_obs)
+            actor, totals = count_episodes(actor, totals, t.reward, t.terminated | t.truncated)
+            return (actor._replace(env=env_state, obs=t.obs), totals), item
+
+        start = (state.actor, state.totals)
+        if vector_steps == 1:  # the usual case, without a loop around it
+            (actor, totals), rows = vector_step(start, jnp.int32(0))
+        else:
+            (actor, totals), items = jax.lax.scan(vector_step, start, jnp.arange(vector_steps, dtype=jnp.int32))
+            rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), items)
+        return actor, rows, totals
+
+    def num_bytes(self) -> int:
+        """Device memory of the replay, before it is allocated."""
+        return ring.num_bytes(self.capacity, self.row)
+
+
+def no_totals() -> Totals:
+    """All sums at zero."""
+    return Totals(jnp.zeros((len(METRICS),), jnp.float32), jnp.int32(0), jnp.float32(0), jnp.float32(0))
+
+
+def count_episodes(
+    actor: ActorState, totals: Totals, reward_N: jax.Array, done_N: jax.Array
+) -> tuple[ActorState, Totals]:
+    """Add this step to the running episodes and the finished ones to the totals."""
+    return_N = actor.episode_return + reward_N
+    length_N = actor.episode_length + 1
+    totals = totals._replace(
+        episodes=totals.episodes + jnp.sum(done_N, dtype=jnp.int32),
+        episode_return=totals.episode_return + jnp.sum(jnp.where(done_N, return_N, 0.0)),
+        episode_length=totals.episode_length + jnp.sum(jnp.where(done_N, length_N, 0)).astype(jnp.float32),
+    )
+    actor = actor._replace(
+        episode_return=jnp.where(done_N, 0.0, return_N), episode_length=jnp.where(done_N, 0, length_N)
+    )
+    return actor, totals

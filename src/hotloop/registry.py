@@ -1,0 +1,54 @@
+"""What can be named in a spec or on the command line, as `module:attr` strings: listing imports nothing."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, NamedTuple
+
+
+class Entry(NamedTuple):
+    """Where a thing lives and one line about it."""
+
+    target: str
+    about: str
+
+
+ENVS: Mapping[str, Entry] = {
+    "cartpole": Entry("hotloop.envs.cartpole:CartPole", "CartPole-v1 as a device env (4 numbers, 2 actions)"),
+    "gymnax:NAME": Entry("hotloop.envs.gymnax:from_gymnax", "any gymnax env with discrete actions"),
+}
+TORSOS: Mapping[str, Entry] = {
+    "mlp": Entry("hotloop.engines.jax.torsos:mlp", "dense layers over the flattened observation"),
+    "cnn": Entry("hotloop.engines.jax.torsos:cnn", "convolutions, then dense layers, over an image"),
+}
+HEADS: Mapping[str, Entry] = {
+    "scalar": Entry("hotloop.engines.jax.heads:scalar", "one Q-value per action"),
+    "dueling": Entry("hotloop.engines.jax.heads:dueling", "state value plus centred advantages"),
+}
+ENGINES: Mapping[str, Entry] = {
+    "jax": Entry("hotloop.engines.jax.engine:JaxEngine", "XLA; flat vectors; K gradient steps a call"),
+}
+PIPELINES: Mapping[str, Entry] = {
+    "fused": Entry("hotloop.pipelines.fused:Fused", "envs, acting, replay and updates in one XLA program"),
+}
+BENCHES: Mapping[str, Entry] = {
+    "update": Entry("hotloop.bench.update:run", "one gradient step against eager PyTorch and its own matrix products"),
+    "train": Entry("hotloop.bench.train:run", "CartPole training against Stable-Baselines3"),
+    "iteration": Entry("hotloop.bench.iteration:run", "one fused iteration against the sum of its stages"),
+    "startup": Entry("hotloop.bench.startup:run", "help, first update, compile and shell-to-solved, in seconds"),
+    "learning": Entry("hotloop.bench.learning:run", "five seeds of a preset: who is solved, after how many steps"),
+}
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """Return `; did you mean 'x'?` or the list of what is known: the tail of an error about a name."""
+    match = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean '{match[0]}'?" if match else f"known: {', '.join(sorted(known))}"
+
+
+def load(registry: Mapping[str, Entry], name: str, what: str) -> Any:
+    """Import the thing called `name`, or raise ValueError with the nearest known name."""
+    if name not in registry:
+        raise ValueError(f"unknown {what} '{name}'; {nearest(name, list(registry))}")
+    module, _, attr = registry[name].target.partition(":")
+    return getattr(import_module(module), attr)

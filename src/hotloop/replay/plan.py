@@ -1,0 +1,56 @@
+"""How much memory a run will need, said before it is allocated."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+MiB = 1 << 20
+
+
+class MemoryPlan(NamedTuple):
+    """Bytes of each part, and what the machine has to offer."""
+
+    parts: dict[str, int]
+    available: int
+
+    @property
+    def total(self) -> int:
+        """All parts together."""
+        return sum(self.parts.values())
+
+    def refusal(self) -> str | None:
+        """One line when it does not fit, with remedies; None when it does."""
+        if self.total <= self.available:
+            return None
+        largest = max(self.parts, key=lambda name: self.parts[name])
+        return (
+            f"this run needs {readable(self.total)} of memory ({largest}: {readable(self.parts[largest])}) "
+            f"but {readable(self.available)} is available; lower replay.capacity"
+        )
+
+    def __str__(self) -> str:
+        """One line for people."""
+        parts = ", ".join(f"{name} {readable(size)}" for name, size in self.parts.items())
+        return f"memory: {parts}; total {readable(self.total)} of {readable(self.available)} available"
+
+
+def readable(size: int) -> str:
+    """Bytes with a unit."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", MiB), ("KiB", 1 << 10)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} B"
+
+
+def available_host_memory() -> int:
+    """Bytes that can be had without swapping, inside this process's container. Tests set HOTLOOP_MEMORY_LIMIT."""
+    free = int(psutil.virtual_memory().available)
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = int((group / "memory.max").read_text())
+        free = min(free, limit - int((group / "memory.current").read_text()))
+    except (OSError, ValueError):
+        pass  # no limit, or no such file system here
+    return min(free, int(os.environ.get("HOTLOOP_MEMORY_LIMIT", free)))

@@ -1,0 +1,80 @@
+"""The device ring: transitions in device memory, written and sampled inside the compiled loop.
+
+Rows are inserted a block at a time and the capacity is a whole number of blocks, so an insert never wraps:
+`dynamic_update_slice` clamps silently at the end instead of wrapping, which would overwrite wrong rows.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Item(NamedTuple):
+    """One transition, or a batch of them. γ and termination are folded into `discount_t`."""
+
+    s_tm1: Any
+    a_tm1: jax.Array
+    r_t: jax.Array
+    discount_t: jax.Array
+    s_t: Any
+
+
+class Ring(NamedTuple):
+    """`rows` has leading axis capacity; `position` is where the next insert begins; `size` rows are valid."""
+
+    rows: Item
+    position: jax.Array
+    size: jax.Array
+
+
+def whole_blocks(capacity: int, rows_per_insert: int) -> int:
+    """Largest capacity up to `capacity` that inserts of `rows_per_insert` fill exactly."""
+    return capacity - capacity % rows_per_insert
+
+
+def row_example(obs: Any) -> Item:
+    """Shapes and dtypes of one row, given those of one observation."""
+    scalar = jax.ShapeDtypeStruct((), np.float32)
+    return Item(obs, jax.ShapeDtypeStruct((), np.int32), scalar, scalar, obs)
+
+
+def empty(capacity: int, row: Item) -> Ring:
+    """A ring of `capacity` rows shaped like `row` (arrays or ShapeDtypeStructs)."""
+    rows = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), row)
+    return Ring(rows, jnp.int32(0), jnp.int32(0))
+
+
+def insert(ring: Ring, items: Item) -> Ring:
+    """Write M consecutive rows; M must be the same every time and divide the capacity."""
+    capacity, count = _leading(ring.rows), _leading(items)
+    if capacity % count:
+        raise ValueError(f"a ring of {capacity} rows cannot take {count} at a time; round with whole_blocks()")
+    rows = jax.tree.map(
+        lambda stored, new: jax.lax.dynamic_update_slice_in_dim(stored, new, ring.position, axis=0),
+        ring.rows,
+        items,
+    )
+    return Ring(rows, (ring.position + count) % capacity, jnp.minimum(ring.size + count, capacity))
+
+
+def sample(ring: Ring, key: jax.Array, shape: tuple[int, ...]) -> Item:
+    """Draw rows uniformly with replacement, as arrays of leading `shape`."""
+    # Modulo of 32 random bits: the bias of one row over another is below size / 2^32.
+    draws = jax.random.bits(key, shape, jnp.uint32) % ring.size.astype(jnp.uint32)
+    return gather(ring, draws.astype(jnp.int32))
+
+
+def gather(ring: Ring, index: jax.Array) -> Item:
+    """Rows at `index`, which must be valid: no clamping is paid for."""
+    return jax.tree.map(lambda stored: stored.at[index].get(mode="promise_in_bounds"), ring.rows)
+
+
+def num_bytes(capacity: int, row: Item) -> int:
+    """Device memory of a ring, before it is allocated."""
+    return capacity * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(row))
+
+
+def _leading(items: Item) -> int:
+    return int(jax.tree.leaves(items)[0].shape[0])

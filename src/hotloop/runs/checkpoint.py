@@ -1,0 +1,155 @@
+"""Checkpoints: named arrays in one safetensors file beside a manifest, whole or invisible.
+
+A checkpoint is written under a temporary name, flushed to disk, and renamed: a reader sees all of it or
+nothing. Loading reads bytes into arrays and executes nothing; a file that is damaged or does not match its
+manifest is refused, and the one before it is used.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hotloop.runs.failpoints import reach
+
+FORMAT = 1
+ARRAYS = "arrays.safetensors"
+MANIFEST = "manifest.json"
+_TEMPORARY = ".writing-"
+_LARGEST_MANIFEST = 1 << 20
+
+
+class CheckpointError(Exception):
+    """A checkpoint that cannot be used; the message says which and why."""
+
+
+class NewerFormat(CheckpointError):
+    """A checkpoint written by a newer hotloop."""
+
+
+def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> Path:
+    """Write a checkpoint at `folder`, replacing one already there; raises OSError with nothing half-visible."""
+    from safetensors.numpy import save as to_bytes
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.parent / f"{_TEMPORARY}{folder.name}-{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        reach("checkpoint.begin")
+        temporary.mkdir()
+        data = to_bytes({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+        _write_durably(temporary / ARRAYS, data, "checkpoint.half_arrays")
+        reach("checkpoint.arrays_written")
+        manifest = {"format": FORMAT, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), **facts}
+        _write_durably(temporary / MANIFEST, json.dumps(manifest, indent=1).encode(), "checkpoint.half_manifest")
+        _flush_folder(temporary)
+        reach("checkpoint.before_rename")
+        if folder.exists():
+            # A folder cannot be replaced in one step: move the old one aside first, readers fall back to it.
+            aside = folder.parent / f"{folder.name}.old"
+            shutil.rmtree(aside, ignore_errors=True)
+            os.replace(folder, aside)
+            reach("checkpoint.old_aside")
+            os.replace(temporary, folder)
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            os.replace(temporary, folder)
+        _flush_folder(folder.parent)
+        reach("checkpoint.done")
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return folder
+
+
+def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read one checkpoint, or raise CheckpointError. Executes nothing; allocates no more than the file's size."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load as from_bytes
+
+    manifest = read_manifest(folder)
+    try:
+        data = (folder / ARRAYS).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{folder}: {ARRAYS} cannot be read: {error}") from None
+    if len(data) != manifest["bytes"] or hashlib.sha256(data).hexdigest() != manifest["sha256"]:
+        raise CheckpointError(f"{folder}: {ARRAYS} is damaged (its size or SHA-256 differs from the manifest)")
+    try:
+        return from_bytes(data), manifest
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder}: {ARRAYS} is not a safetensors file: {error}") from None
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read and check a checkpoint's manifest."""
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > _LARGEST_MANIFEST:
+            raise CheckpointError(f"{folder}: {MANIFEST} is larger than 1 MiB")
+        manifest = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{folder}: {MANIFEST} cannot be read: {error}") from None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
+        raise CheckpointError(f"{folder}: {MANIFEST} is not a checkpoint manifest")
+    if manifest["format"] > FORMAT:
+        raise NewerFormat(
+            f"{folder} has checkpoint format {manifest['format']}, this hotloop reads up to {FORMAT}; "
+            "it was made by a newer hotloop"
+        )
+    if not isinstance(manifest.get("bytes"), int) or not isinstance(manifest.get("sha256"), str):
+        raise CheckpointError(f"{folder}: {MANIFEST} lacks bytes or sha256")
+    return manifest
+
+
+def newest_first(parent: Path) -> list[Path]:
+    """Finished checkpoints below `parent`, newest first; torn ones never appear."""
+    if not parent.is_dir():
+        return []
+    return sorted((p for p in parent.iterdir() if p.name.isdigit() and p.is_dir()), key=lambda p: -int(p.name))
+
+
+def torn(parent: Path) -> list[Path]:
+    """What interrupted writes left behind."""
+    return sorted(parent.glob(f"{_TEMPORARY}*")) if parent.is_dir() else []
+
+
+def prune(parent: Path, keep: int) -> None:
+    """Remove all but the newest `keep` checkpoints, and the remains of interrupted writes."""
+    for old in [*newest_first(parent)[keep:], *torn(parent)]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes: equal digests mean equal state, bit for bit."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        total.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        total.update(array.tobytes())
+    return total.hexdigest()
+
+
+def _write_durably(path: Path, data: bytes, failpoint: str) -> None:
+    with path.open("wb") as file:
+        half = len(data) // 2
+        file.write(data[:half])
+        file.flush()
+        reach(failpoint)
+        file.write(data[half:])
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    if os.name == "nt":  # a folder cannot be opened there
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

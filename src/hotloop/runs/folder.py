@@ -1,0 +1,144 @@
+"""The folder of a run: what was asked for, on what machine, and where everything lies."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from hotloop.runs import checkpoint
+from hotloop.spec import Spec
+from hotloop.spec_reading import SpecError, load_spec, to_yaml
+
+FORMAT = 1
+_PACKAGES = ("hotloop", "jax", "jaxlib", "numpy", "optax", "gymnasium", "safetensors")
+
+
+class RunFolder:
+    """Paths of one run. Creating or opening it checks; nothing here trains."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.spec_file = path / "spec.yaml"
+        self.facts_file = path / "run.json"
+        self.metrics_file = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.best = path / "best"
+        self.dump = path / "dump"
+        self.curve = path / "curve.png"
+        self.recording = path / "recording.gif"
+
+    @classmethod
+    def choose(cls, spec: Spec, out: Path | None) -> "RunFolder":
+        """Decide where a new run goes, and refuse a place that is taken."""
+        path = out or _fresh(Path("runs"), f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise SpecError(f"{path} already exists; choose another --out, or continue it with `hotloop resume {path}`")
+        parent = next(p for p in [path, *path.absolute().parents] if p.exists())
+        if not os.access(parent, os.W_OK):
+            raise SpecError(f"{path} cannot be created: {parent} is not writable; choose another --out")
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path | str) -> "RunFolder":
+        """Open an existing run."""
+        folder = cls(Path(path))
+        if not folder.spec_file.is_file():
+            raise SpecError(f"{path} is not a run: it has no {folder.spec_file.name}")
+        facts = folder.read_facts()
+        if facts.get("format", FORMAT) > FORMAT:
+            raise SpecError(
+                f"{path} has run format {facts['format']}, this hotloop reads up to {FORMAT}; "
+                "it was made by a newer hotloop"
+            )
+        return folder
+
+    def create(self, spec: Spec, facts: dict[str, Any]) -> None:
+        """Write what is known before training."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.spec_file.write_text(to_yaml(spec))
+        self.facts_file.write_text(json.dumps({"format": FORMAT, **_circumstances(), **facts}, indent=1) + "\n")
+
+    def read_spec(self) -> Spec:
+        """The spec this run was made from."""
+        return load_spec(self.spec_file)
+
+    def read_facts(self) -> dict[str, Any]:
+        """What `create` wrote."""
+        try:
+            facts = json.loads(self.facts_file.read_text())
+        except (OSError, ValueError) as error:
+            raise SpecError(f"{self.facts_file} cannot be read: {error}") from None
+        if not isinstance(facts, dict):
+            raise SpecError(f"{self.facts_file} holds {type(facts).__name__}, expected a mapping")
+        return facts
+
+    def newest_checkpoint(self, warn: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Arrays and manifest of the newest whole checkpoint; `warn(text)` hears of each one skipped."""
+        for leftover in checkpoint.torn(self.checkpoints):
+            warn(f"skipping {leftover.name}: its writing was interrupted")
+        for path in checkpoint.newest_first(self.checkpoints):
+            try:
+                return checkpoint.load(path)
+            except checkpoint.NewerFormat as error:
+                raise SpecError(str(error)) from None
+            except checkpoint.CheckpointError as error:
+                warn(f"{error}; falling back to the one before it")
+        raise SpecError(f"{self.path} has no whole checkpoint to continue from")
+
+    def weights(self, which: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Named weights and manifest of the best checkpoint."""
+        folder = self.path / which
+        candidates = [p for p in (folder, folder.with_name(f"{which}.old")) if p.is_dir()]
+        if not candidates:
+            raise SpecError(f"{self.path} has no {which} weights yet")
+        try:
+            return checkpoint.load(candidates[0])
+        except checkpoint.CheckpointError as error:
+            raise SpecError(str(error)) from None
+
+
+def _fresh(parent: Path, name: str) -> Path:
+    """`parent/name`, with a number behind it if two runs start within a second."""
+    path, number = parent / name, 1
+    while path.exists():
+        number += 1
+        path = parent / f"{name}-{number}"
+    return path
+
+
+def _circumstances() -> dict[str, Any]:
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "absent"
+    return {
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "versions": versions,
+        "git": _git_revision(),
+    }
+
+
+def _git_revision() -> str | None:
+    """Revision of the user's own project, if the run was started inside one."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    try:
+        answer = subprocess.run(
+            [git, "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

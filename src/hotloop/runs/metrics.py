@@ -1,0 +1,70 @@
+"""Metrics of a run: one JSON object per line, and the same for TensorBoard under SB3's tag names."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from hotloop.runs.events import EventFile
+
+TAGS = {
+    "ep_return_mean": "rollout/ep_rew_mean",
+    "ep_length_mean": "rollout/ep_len_mean",
+    "epsilon": "rollout/exploration_rate",
+    "temperature": "rollout/temperature",
+    "env_steps_per_s": "time/fps",
+    "updates_per_s": "time/updates_per_s",
+    "loss": "train/loss",
+    "grad_norm": "train/grad_norm",
+    "q_mean": "train/q_mean",
+    "learning_rate": "train/learning_rate",
+    "updates": "train/n_updates",
+    "skipped": "train/skipped_updates",
+    "return_mean": "eval/mean_reward",
+    "length_mean": "eval/mean_ep_length",
+}
+
+
+class Metrics:
+    """Appends lines; opens its files on the first one."""
+
+    def __init__(self, folder: Path, resumed_at: int | None = None) -> None:
+        """`resumed_at` drops what an interrupted run had written beyond its checkpoint."""
+        if resumed_at is not None:
+            _trim(folder / "metrics.jsonl", resumed_at)
+        self._lines = (folder / "metrics.jsonl").open("a")
+        self._events = EventFile(folder, resumed_at)
+
+    def write(self, kind: str, env_steps: int, values: dict[str, Any]) -> None:
+        """Write one line; values that are not finite become null."""
+        values = {name: _finite(value) for name, value in values.items()}
+        self._lines.write(json.dumps({"kind": kind, "env_steps": env_steps, **values}) + "\n")
+        self._lines.flush()
+        scalars = {TAGS[name]: value for name, value in values.items() if name in TAGS and value is not None}
+        self._events.scalars(env_steps, scalars)
+        self._events.flush()
+
+    def close(self) -> None:
+        """Finish both files."""
+        self._lines.close()
+        self._events.close()
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """All whole lines of a metrics file."""
+    rows = []
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:  # a line that was being written when the process died
+            continue
+    return rows
+
+
+def _trim(path: Path, last_step: int) -> None:
+    kept = [row for row in read(path) if row["env_steps"] <= last_step]
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,411 @@
+"""What to train: typed, validated, versioned. The documentation of every field is its docstring here.
+
+All times are environment steps (transitions). Nothing is counted in episodes or vector steps, except the
+stop rule `stop.episodes`.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from hotloop import registry
+from hotloop.blocks import Block, plan_block
+
+SPEC_VERSION = 1
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+
+Sizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)]
+PositiveInt = Annotated[int, Field(ge=1)]
+
+
+def _or(default_kind: str) -> BeforeValidator:
+    """A section with several kinds may leave `kind` out and gets the default one."""
+    return BeforeValidator(lambda value: {"kind": default_kind, **value} if isinstance(value, dict) else value)
+
+
+
+# -- schedules: a number that changes with the env step -----------------------------------------------
+
+
+class Constant(_Section):
+    """The same value always. A bare number in the spec means this."""
+
+    kind: Literal["constant"] = "constant"
+    value: float
+    """The value."""
+
+
+class Linear(_Section):
+    """A straight line from `start` to `end`, then `end`."""
+
+    kind: Literal["linear"]
+    start: float
+    """Value at the first env step."""
+    end: float
+    """Value from `steps` on."""
+    steps: PositiveInt
+    """Env steps the line takes."""
+
+
+class Exponential(_Section):
+    """`start` x `rate`^(env step / `every`), never below `end`."""
+
+    kind: Literal["exponential"]
+    start: float
+    """Value at the first env step."""
+    end: float = 0.0
+    """Lowest value."""
+    rate: float = Field(gt=0, le=1)
+    """Factor per `every` env steps."""
+    every: PositiveInt = 1
+    """Env steps over which one factor `rate` is applied, smoothly."""
+
+
+class Step(_Section):
+    """`start` x `rate`^floor(env step / `every`), never below `end`."""
+
+    kind: Literal["step"]
+    start: float
+    """Value at the first env step."""
+    end: float = 0.0
+    """Lowest value."""
+    rate: float = Field(gt=0, le=1)
+    """Factor at each jump."""
+    every: PositiveInt
+    """Env steps between jumps."""
+
+
+class Cosine(_Section):
+    """Half a cosine from `start` down to `end`, then `end`."""
+
+    kind: Literal["cosine"]
+    start: float
+    """Value at the first env step."""
+    end: float = 0.0
+    """Value from `steps` on."""
+    steps: PositiveInt
+    """Env steps the half wave takes."""
+
+
+class Periodic(_Section):
+    """A cosine wave between `end` and a ceiling that falls in a straight line from `start` to `end`."""
+
+    kind: Literal["periodic"]
+    start: float
+    """Ceiling at the first env step."""
+    end: float
+    """Floor of the wave, and the value from `steps` on."""
+    steps: PositiveInt
+    """Env steps until the wave has died away."""
+    period: PositiveInt
+    """Env steps of one wave."""
+
+
+def _number_is_constant(value: Any) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number:
+        return {"kind": "constant", "value": value}
+    if not isinstance(value, dict | _Section):
+        raise ValueError(f"expected a number or a schedule such as {{kind: linear, …}}, got {value!r}")
+    return {"kind": "constant", **value} if isinstance(value, dict) else value
+
+
+Schedule = Annotated[
+    Annotated[Constant | Linear | Exponential | Step | Cosine | Periodic, Field(discriminator="kind")],
+    BeforeValidator(_number_is_constant),
+]
+
+
+# -- sections -----------------------------------------------------------------------------------------
+
+
+class Env(_Section):
+    """Where experience comes from."""
+
+    id: str = "cartpole"
+    """Name of a device env (`hotloop list`), or `gymnax:NAME`."""
+    num_envs: PositiveInt = 16
+    """Environments stepped together. Changes speed, not how much is learned per transition."""
+    options: dict[str, Any] = {}
+    """Passed to the env's constructor."""
+
+
+class Mlp(_Section):
+    """Dense layers over the flattened observation."""
+
+    kind: Literal["mlp"] = "mlp"
+    hidden: Sizes = (64, 64)
+    """Width of each layer."""
+    activation: Literal["relu", "selu", "tanh", "gelu", "silu"] = "relu"
+    """Nonlinearity after each layer."""
+
+
+class Cnn(_Section):
+    """Convolutions (valid padding), flatten, dense layers. uint8 images are divided by 255."""
+
+    kind: Literal["cnn"]
+    channels: Sizes = (32, 64, 64)
+    """Output channels of each convolution."""
+    kernels: Sizes = (8, 4, 3)
+    """Square kernel size of each convolution."""
+    strides: Sizes = (4, 2, 1)
+    """Stride of each convolution."""
+    padding: Literal["valid", "same"] = "valid"
+    """Padding of every convolution."""
+    hidden: Sizes = (512,)
+    """Width of each dense layer after the convolutions."""
+    layout: Literal["HWC", "CHW"] = "HWC"
+    """Axes of an observation: channels last, or first (stacked frames)."""
+    activation: Literal["relu", "selu", "tanh", "gelu", "silu"] = "relu"
+    """Nonlinearity after each layer."""
+
+    @model_validator(mode="after")
+    def _same_depth(self) -> Self:
+        if not len(self.channels) == len(self.kernels) == len(self.strides):
+            raise ValueError(
+                f"channels, kernels and strides describe {len(self.channels)}, {len(self.kernels)} and "
+                f"{len(self.strides)} convolutions; give one of each per convolution"
+            )
+        return self
+
+
+class ScalarHead(_Section):
+    """One Q-value per action."""
+
+    kind: Literal["scalar"] = "scalar"
+
+
+class DuelingHead(_Section):
+    """Q(s, a) = V(s) + A(s, a) - mean A(s, .)."""
+
+    kind: Literal["dueling"]
+    hidden: Sizes = ()
+    """Width of the dense layers each of the two streams has of its own."""
+
+
+class Network(_Section):
+    """From an observation to Q-values: a torso, then a head."""
+
+    kind: Literal["composed"] = "composed"
+    torso: Annotated[Annotated[Mlp | Cnn, Field(discriminator="kind")], _or("mlp")] = Mlp()
+    """From an observation to features."""
+    head: Annotated[Annotated[ScalarHead | DuelingHead, Field(discriminator="kind")], _or("scalar")] = ScalarHead()
+    """From features to Q-values."""
+
+
+class CustomNetwork(_Section):
+    """A module of the user's own, given from Python: `hotloop.train(spec, network=module)`."""
+
+    kind: Literal["custom"]
+    name: str
+    """What the module was called, for the record; the module itself is never loaded from a file."""
+
+
+class Target(_Section):
+    """What a Q-value is pulled towards."""
+
+    rule: Literal["vanilla", "target", "double"] = "target"
+    """vanilla: max of the online net, no target net. target: max of the target net. double: the online net
+    chooses the action, the target net values it."""
+    every: PositiveInt = 500
+    """Env steps between two updates of the target net. Applied between blocks; a block that spans several
+    periods applies as many."""
+    tau: float = Field(default=1.0, gt=0, le=1)
+    """Share of the online net mixed into the target net each time: 1 copies, less is Polyak averaging."""
+
+
+class Loss(_Section):
+    """How far from the target is how bad."""
+
+    kind: Literal["mse", "huber"] = "huber"
+    """mse: the squared TD error. huber: half of it within `delta`, linear beyond. As in PyTorch."""
+    delta: float = Field(default=1.0, gt=0)
+    """Where huber turns linear."""
+
+
+class Optimizer(_Section):
+    """How a gradient becomes a step."""
+
+    kind: Literal["adam", "adamw", "rmsprop", "sgd"] = "adam"
+    """Update rule, with PyTorch's conventions."""
+    learning_rate: Schedule = Constant(value=1e-3)
+    """Step size, a number or a schedule in env steps."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """adam, adamw: decay of the mean gradient."""
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    """adam, adamw: decay of the mean squared gradient."""
+    eps: float = Field(default=1e-8, gt=0)
+    """adam, adamw, rmsprop: added to the root of the mean square."""
+    decay: float = Field(default=0.99, ge=0, lt=1)
+    """rmsprop: decay of the mean squared gradient."""
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    """rmsprop, sgd: share of the previous step kept."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """adamw: share of each weight removed per step, times the learning rate."""
+    clip: float | None = Field(default=10.0, gt=0)
+    """Largest norm of the whole gradient; null leaves it as it is."""
+
+
+class EpsilonGreedy(_Section):
+    """A uniform action with probability ε, else the best; one draw per env and step."""
+
+    kind: Literal["epsilon_greedy"] = "epsilon_greedy"
+    epsilon: Schedule = Linear(kind="linear", start=1.0, end=0.05, steps=10_000)
+    """ε, a number or a schedule in env steps."""
+
+
+class Boltzmann(_Section):
+    """Actions drawn from softmax(Q / temperature)."""
+
+    kind: Literal["boltzmann"]
+    temperature: Schedule = Linear(kind="linear", start=1.0, end=0.1, steps=10_000)
+    """Temperature, a number or a schedule in env steps."""
+
+
+class Replay(_Section):
+    """Where experience is kept."""
+
+    capacity: PositiveInt = 100_000
+    """Transitions kept; rounded down to a multiple of a block's transitions."""
+    start: PositiveInt = 1_000
+    """Env steps collected before the first gradient step."""
+    batch_size: PositiveInt = 64
+    """Transitions per gradient step, drawn uniformly with replacement."""
+
+
+class Evaluation(_Section):
+    """Greedy episodes on environments of their own; never changes the training."""
+
+    every: int = Field(default=10_000, ge=0)
+    """Env steps between evaluations, and one at the end; 0 switches evaluation off."""
+    episodes: PositiveInt = 100
+    """Episodes per evaluation, one per environment, all at once."""
+    max_steps: PositiveInt = 100_000
+    """Steps after which an endless episode counts as it stands."""
+
+
+class Stop(_Section):
+    """When a run is over: whichever comes first."""
+
+    steps: int = Field(default=100_000, ge=1, lt=2**31)
+    """Env steps in all (rounded up to a whole block)."""
+    return_at_least: float | None = None
+    """Mean return of an evaluation that counts as solved."""
+    episodes: PositiveInt | None = None
+    """Training episodes finished."""
+
+
+class Log(_Section):
+    """What is written down while training."""
+
+    every: PositiveInt = 2_000
+    """Env steps between two lines of metrics."""
+    checkpoint_every: PositiveInt = 50_000
+    """Env steps between checkpoints; there is always one at the end."""
+    checkpoints: int = Field(default=2, ge=1)
+    """Checkpoints kept, besides the best."""
+
+
+class Guard(_Section):
+    """What happens when a loss or gradient is not finite: that update is skipped and counted."""
+
+    skips_in_a_row: PositiveInt = 10
+    """So many skipped updates in a row end the run, with a dump of its state."""
+
+
+class Spec(_Section):
+    """Everything that decides the outcome of a run."""
+
+    version: Literal[1] = SPEC_VERSION
+    """Version of this format."""
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Used for the run's folder."""
+    description: str = ""
+    """One line for people."""
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """Same spec, seed and machine: same result, bit for bit."""
+    engine: str = "jax"
+    """Who does the array maths."""
+    pipeline: str = "auto"
+    """How experience flows to the learner; auto chooses by the env and says so."""
+    updates_per_step: float = Field(default=0.25, gt=0)
+    """Replay ratio: gradient steps per transition, below or above 1."""
+    discount: float = Field(default=0.99, ge=0, le=1)
+    """γ. Only a terminated episode cuts the bootstrap, never a truncated one."""
+    env: Env = Env()
+    """Where experience comes from."""
+    network: Annotated[Annotated[Network | CustomNetwork, Field(discriminator="kind")], _or("composed")] = Network()
+    """From an observation to Q-values."""
+    target: Target = Target()
+    """What a Q-value is pulled towards."""
+    loss: Loss = Loss()
+    """How far from the target is how bad."""
+    optimizer: Optimizer = Optimizer()
+    """How a gradient becomes a step."""
+    exploration: Annotated[
+        Annotated[EpsilonGreedy | Boltzmann, Field(discriminator="kind")], _or("epsilon_greedy")
+    ] = EpsilonGreedy()
+    """How training actions differ from the best known."""
+    replay: Replay = Replay()
+    """Where experience is kept."""
+    evaluation: Evaluation = Evaluation()
+    """Greedy episodes on environments of their own."""
+    stop: Stop = Stop()
+    """When a run is over."""
+    log: Log = Log()
+    """What is written down while training."""
+    guard: Guard = Guard()
+    """What happens when a number is not finite."""
+
+    @model_validator(mode="after")
+    def _can_be_run(self) -> Self:
+        block = self.block  # raises when the ratio fits no block
+        if self.replay.batch_size > self.replay.capacity:
+            raise ValueError(
+                f"replay.batch_size is {self.replay.batch_size} but replay.capacity is {self.replay.capacity}; "
+                "a batch cannot be larger than the replay"
+            )
+        if self.replay.capacity < block.env_steps:
+            raise ValueError(
+                f"replay.capacity is {self.replay.capacity} but a block of {self.env.num_envs} env(s) inserts "
+                f"{block.env_steps} transitions; use at least {block.env_steps} (spec: replay.capacity)"
+            )
+        if self.stop.return_at_least is not None and self.evaluation.every == 0:
+            raise ValueError("stop.return_at_least needs evaluations, but evaluation.every is 0; use e.g. 10000")
+        for path, schedule in (
+            ("optimizer.learning_rate", self.optimizer.learning_rate),
+            ("exploration", self.exploration_schedule),
+        ):
+            for name in ("value", "start", "end"):
+                number = getattr(schedule, name, 0.0)
+                if number < 0:
+                    raise ValueError(f"{path}.{name} is {number:g}; it cannot be negative")
+        if isinstance(self.exploration, EpsilonGreedy):
+            highest = getattr(self.exploration_schedule, "value", getattr(self.exploration_schedule, "start", 0.0))
+            if highest > 1:
+                raise ValueError(f"exploration.epsilon reaches {highest:g}; a probability is at most 1")
+        elif getattr(self.exploration_schedule, "value", getattr(self.exploration_schedule, "end", 0.0)) <= 0:
+            raise ValueError("exploration.temperature reaches 0; it must stay above (try end: 0.01)")
+        for names, name, what in (
+            (registry.ENGINES, self.engine, "engine"),
+            ({"auto": None, **registry.PIPELINES}, self.pipeline, "pipeline"),
+        ):
+            if name not in names:
+                raise ValueError(f"unknown {what} '{name}'; {registry.nearest(name, list(names))}")
+        return self
+
+    @property
+    def block(self) -> Block:
+        """The unit of work this spec asks for."""
+        return plan_block(self.updates_per_step, self.env.num_envs)
+
+    @property
+    def exploration_schedule(self) -> Constant | Linear | Exponential | Step | Cosine | Periodic:
+        """ε or the temperature, whichever this spec explores by."""
+        if isinstance(self.exploration, EpsilonGreedy):
+            return self.exploration.epsilon
+        return self.exploration.temperature

@@ -1,0 +1,181 @@
+"""Reading a spec: presets, files, overrides, and complaints that fit on one line."""
+
+import json
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from hotloop import registry
+from hotloop.spec import SPEC_VERSION, Spec
+
+
+class SpecError(ValueError):
+    """A spec that cannot be run; its message is one line for the user."""
+
+
+
+def preset_names() -> list[str]:
+    """Names that `load_spec` knows without a file."""
+    return sorted(p.name.removesuffix(".yaml") for p in _presets().iterdir() if p.name.endswith(".yaml"))
+
+
+def load_spec(source: "str | Path | Mapping[str, Any] | Spec", overrides: Mapping[str, Any] | None = None) -> Spec:
+    """Read a preset's name, a YAML/JSON file, a mapping or a Spec; `overrides` maps dotted paths to values."""
+    data = _read(source)
+    for path, value in (overrides or {}).items():
+        _set(data, path, value)
+    return parse_spec(data)
+
+
+def parse_spec(data: Mapping[str, Any]) -> Spec:
+    """Validate plain data, turning every complaint into one line: what was seen, expected, and to do."""
+    version = data.get("version", SPEC_VERSION)
+    if isinstance(version, int) and version > SPEC_VERSION:
+        raise SpecError(
+            f"version is {version} but this hotloop reads up to {SPEC_VERSION}; it was made by a newer hotloop"
+        )
+    try:
+        return Spec.model_validate(dict(data))
+    except ValidationError as error:
+        raise SpecError("; ".join(_explain(e, data) for e in error.errors(include_url=False))) from None
+
+
+def parse_value(text: str) -> Any:
+    """Read the right-hand side of `--set a.b=c` as YAML."""
+    import yaml
+
+    try:
+        return yaml.load(text, Loader=_yaml_loader())  # noqa: S506 (a SafeLoader)
+    except yaml.YAMLError as error:
+        raise SpecError(f"'{text}' is not YAML: {str(error).splitlines()[0]}") from None
+
+
+def to_yaml(spec: Spec) -> str:
+    """Write every field, defaults too, so that the file says all that was decided."""
+    import yaml
+
+    return yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a spec, with the description of every field."""
+    return Spec.model_json_schema()
+
+
+def _presets() -> Any:
+    return resources.files("hotloop") / "presets"
+
+
+def _read(source: "str | Path | Mapping[str, Any] | Spec") -> dict[str, Any]:
+    if isinstance(source, Spec):
+        return source.model_dump(mode="json")
+    if isinstance(source, Mapping):
+        return dict(json.loads(json.dumps(source)))  # a deep copy of plain data
+    if isinstance(source, str) and source in preset_names():
+        text, where = (_presets() / f"{source}.yaml").read_text(), f"preset {source}"
+    else:
+        path = Path(source)
+        looks_like_a_file = path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1
+        if not path.is_file():
+            names = preset_names()
+            hint = "no such file" if looks_like_a_file else f"no such preset or file; {registry.nearest(str(source), names)}"
+            raise SpecError(f"'{source}': {hint}")
+        try:
+            text, where = path.read_text(), str(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise SpecError(f"'{source}' cannot be read: {error}") from None
+    try:
+        data = parse_value(text)
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from None
+    if not isinstance(data, dict):
+        raise SpecError(f"{where} holds {type(data).__name__}, expected a mapping of spec fields")
+    return data
+
+
+def _set(data: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    section = data
+    for name in parents:
+        child = section.get(name)
+        if not isinstance(child, dict):  # absent, or a bare number that a mapping replaces
+            child = section[name] = {}
+        section = child
+    section[last] = value
+
+
+def _explain(error: Any, data: Mapping[str, Any]) -> str:
+    path = [str(part) for part in _path_without_tags(error["loc"], data)]
+    where = ".".join(path)
+    kind, seen = error["type"], error.get("input")
+    if kind == "extra_forbidden":
+        known = _fields_at(path[:-1], data)
+        return f"{where}: unknown key; {registry.nearest(path[-1], known)}"
+    if kind in ("literal_error", "union_tag_invalid", "union_tag_not_found"):
+        context = error.get("ctx", {})
+        expected = re.findall(r"'([^']+)'", str(context.get("expected_tags") or context.get("expected") or ""))
+        if isinstance(seen, dict):
+            seen, where = seen.get("kind"), f"{where}.kind"
+        if expected:
+            return f"{where}: unknown value {seen!r}; {registry.nearest(str(seen), expected)} (one of {', '.join(expected)})"
+        return f"{where}: got {seen!r}, expected {context.get('expected', 'another value')}"
+    message = re.sub(r"^Value error, ", "", error["msg"])
+    if kind == "value_error":
+        return f"{where}: {message}" if where else message
+    if kind == "missing":
+        return f"{where}: missing"
+    return f"{where}: got {seen!r}; {message[0].lower()}{message[1:]}"
+
+
+def _path_without_tags(loc: tuple[str | int, ...], data: Mapping[str, Any]) -> list[str | int]:
+    """Drop the union tags that pydantic puts into a location (`torso.mlp.hiden` -> `torso.hiden`)."""
+    path: list[str | int] = []
+    node: Any = data
+    for part in loc:
+        is_tag = (isinstance(node, dict) and part not in node and node.get("kind", part) == part) or (
+            part == "constant" and not isinstance(node, dict)
+        )
+        if is_tag and part != loc[-1]:
+            continue
+        path.append(part)
+        node = node.get(part) if isinstance(node, dict) else None
+    return path
+
+
+def _fields_at(path: list[str], data: Mapping[str, Any]) -> list[str]:
+    """Names of the fields a section has, following the `kind` given in the data."""
+    model: Any = Spec
+    node: Any = data
+    for part in path:
+        node = node.get(part, {}) if isinstance(node, dict) else {}
+        options = _models_in(model.model_fields[part].annotation) if part in model.model_fields else []
+        kind = node.get("kind") if isinstance(node, dict) else None
+        named = [m for m in options if kind is not None and kind in str(m.model_fields.get("kind", ""))]
+        if not (named or options):
+            return []
+        model = (named or options)[0]
+    return list(model.model_fields)
+
+
+def _models_in(annotation: Any) -> list[Any]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for arg in getattr(annotation, "__args__", ()) for m in _models_in(arg)]
+
+
+def _yaml_loader() -> Any:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """SafeLoader that reads 1e-3 as a number, as YAML 1.2 does."""
+
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?([eE][-+]?\d+)$"),
+        list("-+0123456789"),
+    )
+    return Loader

@@ -34,7 +34,7 @@ class NewerFormat(CheckpointError):
 
 def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> Path:
     """Write a checkpoint at `folder`, replacing one already there; raises OSError with nothing half-visible."""
-    from safetensors.numpy import save as to_bytes
+    from safetensors.numpy import save_file
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.parent / f"{_TEMPORARY}{folder.name}-{os.getpid()}"
@@ -42,12 +42,16 @@ def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any
     try:
         reach("checkpoint.begin")
         temporary.mkdir()
-        data = to_bytes({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-        _write_durably(temporary / ARRAYS, data, "checkpoint.half_arrays")
+        # Written straight from the arrays' own memory: a large replay is not copied on its way to disk.
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary / ARRAYS)
         reach("checkpoint.arrays_written")
-        manifest = {"format": FORMAT, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), **facts}
-        _write_durably(temporary / MANIFEST, json.dumps(manifest, indent=1).encode(), "checkpoint.half_manifest")
-        _flush_folder(temporary)
+        _flush(temporary / ARRAYS)
+        manifest = {"format": FORMAT, **_fingerprint(temporary / ARRAYS), **facts}
+        with (temporary / MANIFEST).open("w") as file:
+            json.dump(manifest, file, indent=1)
+        reach("checkpoint.manifest_written")
+        _flush(temporary / MANIFEST)
+        _flush(temporary)
         reach("checkpoint.before_rename")
         if folder.exists():
             # A folder cannot be replaced in one step: move the old one aside first, readers fall back to it.
@@ -59,7 +63,7 @@ def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any
             shutil.rmtree(aside, ignore_errors=True)
         else:
             os.replace(temporary, folder)
-        _flush_folder(folder.parent)
+        _flush(folder.parent)
         reach("checkpoint.done")
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -70,18 +74,18 @@ def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any
 def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read one checkpoint, or raise CheckpointError. Executes nothing; allocates no more than the file's size."""
     from safetensors import SafetensorError
-    from safetensors.numpy import load as from_bytes
+    from safetensors.numpy import load_file
 
     manifest = read_manifest(folder)
     try:
-        data = (folder / ARRAYS).read_bytes()
+        seen = _fingerprint(folder / ARRAYS)
     except OSError as error:
         raise CheckpointError(f"{folder}: {ARRAYS} cannot be read: {error}") from None
-    if len(data) != manifest["bytes"] or hashlib.sha256(data).hexdigest() != manifest["sha256"]:
+    if any(seen[name] != manifest[name] for name in seen):
         raise CheckpointError(f"{folder}: {ARRAYS} is damaged (its size or SHA-256 differs from the manifest)")
     try:
-        return from_bytes(data), manifest
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        return load_file(folder / ARRAYS), manifest
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder}: {ARRAYS} is not a safetensors file: {error}") from None
 
 
@@ -134,21 +138,16 @@ def digest(arrays: Mapping[str, np.ndarray]) -> str:
     return total.hexdigest()
 
 
-def _write_durably(path: Path, data: bytes, failpoint: str) -> None:
-    with path.open("wb") as file:
-        half = len(data) // 2
-        file.write(data[:half])
-        file.flush()
-        reach(failpoint)
-        file.write(data[half:])
-        file.flush()
-        os.fsync(file.fileno())
+def _fingerprint(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
-def _flush_folder(folder: Path) -> None:
-    if os.name == "nt":  # a folder cannot be opened there
+def _flush(path: Path) -> None:
+    """Force a file or folder to disk."""
+    if os.name == "nt" and path.is_dir():  # a folder cannot be opened there
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -1,0 +1,218 @@
+"""The command line. Each command imports what it needs when it runs, so that help is instant."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+app = typer.Typer(
+    name="hotloop",
+    help="Train value-based agents (the DQN family) at the speed of the hardware.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+SpecArgument = Annotated[str | None, typer.Argument(metavar="SPEC", help="A preset's name or a YAML/JSON file.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+
+
+@app.command()
+def train(
+    spec: SpecArgument = None,
+    env: Annotated[str | None, typer.Option(help="Env id; alone, trains the default spec on it.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=c", help="Override a field.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Env steps in all (stop.steps).")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Who does the array maths.")] = None,
+    pipeline: Annotated[str | None, typer.Option(help="How experience flows; auto by default.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say how much memory it needs, and stop.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run; must not exist.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train an agent. Ctrl-C saves and stops; `hotloop resume` continues."""
+    from hotloop import session
+    from hotloop.spec_reading import SpecError, load_spec
+
+    if spec is None and env is None:
+        raise SpecError("say what to train: a preset (`hotloop list`), a file, or --env ID")
+    short = {"env.id": env, "stop.steps": steps, "seed": seed, "engine": engine, "pipeline": pipeline}
+    overrides = {**_parse_set(set_ or []), **{path: value for path, value in short.items() if value is not None}}
+    parsed = load_spec(spec if spec is not None else {}, overrides)
+    if plan:
+        memory = session.plan(parsed)
+        if as_json:
+            _print_json({"parts": memory.parts, "total": memory.total, "available": memory.available})
+        else:
+            typer.echo(str(memory))
+        if memory.refusal():
+            raise SpecError(memory.refusal())
+        return
+    _report(lambda reporter: session.train(parsed, out=out, reporter=reporter), as_json)
+
+
+@app.command()
+def resume(
+    run: RunArgument,
+    steps: Annotated[int | None, typer.Option(help="New end of the run, in env steps.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Continue a run from its newest whole checkpoint, bit for bit."""
+    from hotloop import session
+
+    _report(lambda reporter: session.resume(run, steps=steps, reporter=reporter), as_json)
+
+
+@app.command("eval")
+def evaluate(
+    run: RunArgument,
+    episodes: Annotated[int, typer.Option(min=1, help="Greedy episodes to play.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the episodes.")] = 0,
+    which: Annotated[str, typer.Option(help="best or last weights.")] = "best",
+    record: Annotated[Path | None, typer.Option(metavar="FILE.gif", help="Also write a recording.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Play greedy episodes with a trained agent."""
+    from hotloop import session
+
+    agent = session.load(run, which=which)
+    figures: dict[str, Any] = agent.evaluate(episodes, seed)
+    if record is not None:
+        figures["recording"] = str(agent.record(record, seed))
+    if as_json:
+        _print_json(figures)
+        return
+    for name, value in figures.items():
+        typer.echo(f"{name:>14}  {value:.2f}" if isinstance(value, float) else f"{name:>14}  {value}")
+
+
+@app.command("list")
+def list_(as_json: JsonOption = False) -> None:
+    """Show presets, envs, networks, pipelines and benchmarks."""
+    from hotloop import registry
+    from hotloop.spec_reading import load_spec, preset_names
+
+    sections = {
+        "presets": {name: load_spec(name).description for name in preset_names()},
+        "envs": {name: entry.about for name, entry in registry.ENVS.items()},
+        "torsos": {name: entry.about for name, entry in registry.TORSOS.items()},
+        "heads": {name: entry.about for name, entry in registry.HEADS.items()},
+        "engines": {name: entry.about for name, entry in registry.ENGINES.items()},
+        "pipelines": {name: entry.about for name, entry in registry.PIPELINES.items()},
+        "benchmarks": {name: entry.about for name, entry in registry.BENCHES.items()},
+    }
+    if as_json:
+        _print_json(sections)
+        return
+    for title, rows in sections.items():
+        typer.secho(title, bold=True)
+        for name, about in rows.items():
+            typer.echo(f"  {name:<14}{about}")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a spec: every field with its meaning and default."""
+    from hotloop.spec_reading import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which benchmark (`hotloop list`).")],
+    as_json: JsonOption = False,
+) -> None:
+    """Measure, as ratios against baselines interleaved in the same run."""
+    from hotloop import registry
+    from hotloop.progress import Terminal
+    from hotloop.spec_reading import SpecError
+
+    try:
+        run = registry.load(registry.BENCHES, name, "benchmark")
+        with Terminal() as reporter:
+            result = run(reporter)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("hotloop"):
+            raise
+        raise SpecError(f"benchmark '{name}' needs the package {error.name}; pip install 'hotloop[bench]'") from None
+    except ValueError as error:
+        raise SpecError(str(error)) from None
+    if as_json:
+        _print_json(result.as_json())
+    else:
+        result.print_table()
+
+
+def main() -> NoReturn:
+    """Run a command; bad input is one line on stderr and exit code 2."""
+    from click import ClickException
+    from click.exceptions import Abort, Exit
+
+    try:
+        code = app(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except Exit as exit_:
+        sys.exit(exit_.exit_code)
+    except ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except Exception as error:
+        if not _is_for_the_user(error):
+            raise
+        print(f"hotloop: {error}", file=sys.stderr)
+        sys.exit(2 if type(error).__name__ == "SpecError" else 1)
+
+
+def _is_for_the_user(error: Exception) -> bool:
+    return type(error).__module__.startswith("hotloop.") and type(error).__name__ in ("SpecError", "Diverged")
+
+
+def _parse_set(assignments: list[str]) -> dict[str, Any]:
+    from hotloop.spec_reading import SpecError, parse_value
+
+    parsed = {}
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        if not equals or not path:
+            raise SpecError(f"--set '{assignment}': expected a.b=c, e.g. --set replay.batch_size=128")
+        parsed[path] = parse_value(text)
+    return parsed
+
+
+def _report(work: Any, as_json: bool) -> None:
+    from hotloop.progress import Terminal
+
+    with Terminal() as reporter:
+        run = work(reporter)
+    if as_json:
+        _print_json(run.result)
+        return
+    result = run.result
+    typer.echo(f"{result['stopped']}")
+    typer.echo(
+        f"  {result['env_steps']:,} env steps in {result['seconds']:.1f} s "
+        f"({result['env_steps_per_s']:,.0f} steps/s, {result['updates_per_s']:,.0f} updates/s, "
+        f"compile {result['compile_seconds']:.1f} s)"
+    )
+    score = "none yet" if result["return_mean"] is None else f"{result['return_mean']:.1f}"
+    typer.echo(f"  replay ratio {result['updates_per_step']:g}, score {score} (mean return)")
+    typer.echo(f"  run        {run.path}")
+    for name in ("curve.png", "recording.gif"):
+        if (run.path / name).is_file():
+            typer.echo(f"  {name.partition('.')[0]:<10} {run.path / name}")
+    if result["stopped"].startswith("SIG"):
+        typer.echo(f"  continue with: hotloop resume {run.path}")
+
+
+def _print_json(data: dict[str, Any]) -> None:
+    typer.echo(json.dumps(data))
+
+
+if __name__ == "__main__":
+    main()

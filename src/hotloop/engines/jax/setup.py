@@ -1,0 +1,58 @@
+"""Threads, compilation cache and devices: what must be decided before JAX starts."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from hotloop.spec import Cnn, Network, Spec
+
+_EIGEN, _INTRA = "xla_cpu_multi_thread_eigen", "intra_op_parallelism_threads"
+
+
+def choose_threads(spec: Spec) -> int:
+    """One XLA thread for small networks (handing work to a pool costs more than the work), all for images."""
+    is_image_network = isinstance(spec.network, Network) and isinstance(spec.network.torso, Cnn)
+    return (os.cpu_count() or 1) if is_image_network else 1
+
+
+def start(spec: Spec) -> dict[str, Any]:
+    """Start JAX for this spec and say what was chosen. Flags the user has set are kept."""
+    threads, flags = choose_threads(spec), os.environ.get("XLA_FLAGS", "")
+    if _EIGEN in flags or _INTRA in flags:
+        said = f"XLA_FLAGS={flags}"
+    elif _already_running():
+        said = "as this process started JAX"
+    else:
+        multi = "true" if threads > 1 else "false"
+        os.environ["XLA_FLAGS"] = f"{flags} --{_EIGEN}={multi} {_INTRA}={threads}".strip()
+        said = f"{threads} (chosen for this network)"
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return {"threads": said, "device": jax.devices()[0].device_kind, "backend": jax.default_backend()}
+
+
+def cache_folder() -> Path:
+    """Where compiled programs are kept between runs."""
+    if "HOTLOOP_CACHE" in os.environ:
+        return Path(os.environ["HOTLOOP_CACHE"])
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "hotloop" / "xla"
+
+
+def device_memory_available(host_available: int) -> int:
+    """Bytes the training device can still give; for the CPU that is the host's memory."""
+    import jax
+
+    stats = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0))
+    return host_available
+
+
+def _already_running() -> bool:
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bool(bridge and getattr(bridge, "_backends", None))

@@ -1,0 +1,109 @@
+"""What a person sees while a run goes on: a live line on a terminal, plain lines elsewhere."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+
+class Reporter(Protocol):
+    """Where a run's news goes."""
+
+    def say(self, text: str) -> None:
+        """Print one lasting line."""
+
+    def warn(self, text: str) -> None:
+        """Print one lasting line that needs attention."""
+
+    def busy(self, what: str) -> Any:
+        """Show that something takes a while; a context manager."""
+
+    def show(self, env_steps: int, total: int, figures: dict[str, Any]) -> None:
+        """Update the live line."""
+
+
+class Silent:
+    """Warnings only, as Python warnings: for use as a library."""
+
+    def say(self, text: str) -> None:
+        """Drop it."""
+
+    def warn(self, text: str) -> None:
+        """Raise a Python warning."""
+        import warnings
+
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+    @contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Do nothing around the work."""
+        yield
+
+    def show(self, env_steps: int, total: int, figures: dict[str, Any]) -> None:
+        """Drop it."""
+
+
+class Terminal:
+    """A progress bar on stderr; without a terminal, lasting lines only."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._live: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def say(self, text: str) -> None:
+        """Print one lasting line."""
+        self._console.print(text, markup=False)
+
+    def warn(self, text: str) -> None:
+        """Print one lasting line in yellow."""
+        self._console.print(f"warning: {text}", style="yellow", markup=False)
+
+    @contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Spin while the work goes on."""
+        if not self._console.is_terminal or self._live is not None:
+            yield
+            return
+        with self._console.status(what):
+            yield
+
+    def show(self, env_steps: int, total: int, figures: dict[str, Any]) -> None:
+        """Update the bar: steps, speeds, return, exploration, loss, time left."""
+        if not self._console.is_terminal:
+            return
+        if self._live is None:
+            self._live, self._task = self._bar(total)
+        text = "  ".join(f"{name} {_short(value)}" for name, value in figures.items() if value is not None)
+        self._live.update(self._task, completed=env_steps, figures=text)
+
+    def _bar(self, total: int) -> tuple[Any, Any]:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        live = Progress(
+            MofNCompleteColumn(),
+            BarColumn(bar_width=18),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        live.start()
+        return live, live.add_task("train", total=total, figures="")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,}"

@@ -1,0 +1,84 @@
+"""Pictures of a run: its learning curve, and a GIF of the agent."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotloop.runs import metrics
+from hotloop.spec import Spec
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+TRAINING, GREEDY, GOAL = "#9db4c8", "#d6763e", "#5a8f5a"
+
+
+def draw_curve(folder: Path, spec: Spec) -> Path:
+    """Write curve.png: return over env steps above, loss and Q-values below."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = metrics.read(folder / "metrics.jsonl")
+    train = [row for row in rows if row["kind"] == "train"]
+    evaluations = [row for row in rows if row["kind"] == "eval"]
+    figure, (top, bottom) = plt.subplots(
+        2, 1, figsize=(8, 5.6), sharex=True, height_ratios=[2.4, 1], layout="constrained"
+    )
+    _plot(top, train, "ep_return_mean", color=TRAINING, linewidth=1.6, label="training episodes (exploring)")
+    if evaluations:
+        steps = [row["env_steps"] for row in evaluations]
+        mean = [row["return_mean"] for row in evaluations]
+        low = [row["return_mean"] - row["return_std"] for row in evaluations]
+        high = [row["return_mean"] + row["return_std"] for row in evaluations]
+        top.fill_between(steps, low, high, color=GREEDY, alpha=0.15, linewidth=0)
+        top.plot(steps, mean, color=GREEDY, linewidth=2, marker="o", markersize=4, label="greedy evaluation ± std")
+    if spec.stop.return_at_least is not None:
+        top.axhline(spec.stop.return_at_least, color=GOAL, linestyle="--", linewidth=1, label="solved")
+    top.set_ylabel("return")
+    top.set_title(f"{spec.name}  (seed {spec.seed}, {spec.updates_per_step:g} updates per step)", loc="left")
+    top.legend(frameon=False, loc="best", fontsize=9)
+    _plot(bottom, train, "loss", color="#4a6076", linewidth=1.4, label="loss")
+    bottom.set_ylabel("loss")
+    losses = [row["loss"] for row in train if row.get("loss")]
+    if losses and max(losses) > 30 * min(losses):
+        bottom.set_yscale("log")
+    other = bottom.twinx()
+    _plot(other, train, "q_mean", color="#8a6d9e", linewidth=1.4, label="mean Q")
+    other.set_ylabel("mean Q")
+    bottom.set_xlabel("env steps")
+    bottom.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
+    for axes in (top, bottom):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.2)
+    other.spines["top"].set_visible(False)
+    lines = [*bottom.get_lines(), *other.get_lines()]
+    bottom.legend(lines, [line.get_label() for line in lines], frameon=False, fontsize=9, loc="upper right")
+    path = folder / "curve.png"
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    return path
+
+
+def write_gif(frames: "list[Image]", path: Path, fps: float) -> Path:
+    """Write an endless GIF with one palette for all frames, so that colours do not flicker."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    palette = frames[len(frames) // 2].quantize(64)
+    small = [frame.quantize(palette=palette, dither=0) for frame in frames]
+    pause = math.ceil(fps)  # hold the last frame for a second
+    small[0].save(
+        path,
+        format="GIF",
+        save_all=True,
+        append_images=[*small[1:], *[small[-1]] * pause],
+        duration=round(1000 / fps),
+        loop=0,
+    )
+    return path
+
+
+def _plot(axes: Any, rows: list[dict[str, Any]], name: str, **style: Any) -> None:
+    known = [(row["env_steps"], row[name]) for row in rows if row.get(name) is not None]
+    if known:
+        axes.plot(*zip(*known, strict=True), **style)

@@ -3,15 +3,14 @@
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["Spec", "evaluate", "load", "load_spec", "resume", "train"]
+__all__ = ["Spec", "load", "load_spec", "resume", "train"]
 
 _PUBLIC = {
     "Spec": "hotloop.spec",
     "load_spec": "hotloop.spec_reading",
-    "train": "hotloop.session",
-    "resume": "hotloop.session",
-    "load": "hotloop.session",
-    "evaluate": "hotloop.session",
+    "train": "hotloop.api",
+    "resume": "hotloop.api",
+    "load": "hotloop.api",
 }
 
 

@@ -34,16 +34,21 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train an agent. Ctrl-C saves and stops; `hotloop resume` continues."""
-    from hotloop import session
+    from hotloop import api
     from hotloop.spec_reading import SpecError, load_spec
 
     if spec is None and env is None:
         raise SpecError("say what to train: a preset (`hotloop list`), a file, or --env ID")
     short = {"env.id": env, "stop.steps": steps, "seed": seed, "engine": engine, "pipeline": pipeline}
-    overrides = {**_parse_set(set_ or []), **{path: value for path, value in short.items() if value is not None}}
+    overrides = {
+        **_parse_set(set_ or []),
+        **{path: value for path, value in short.items() if value is not None},
+    }
     parsed = load_spec(spec if spec is not None else {}, overrides)
     if plan:
-        memory = session.plan(parsed)
+        from hotloop.assembly import Assembly
+
+        memory = Assembly(parsed).memory_plan()
         if as_json:
             _print_json({"parts": memory.parts, "total": memory.total, "available": memory.available})
         else:
@@ -51,7 +56,7 @@ def train(
         if memory.refusal():
             raise SpecError(memory.refusal())
         return
-    _report(lambda reporter: session.train(parsed, out=out, reporter=reporter), as_json)
+    _report(lambda reporter: api.train(parsed, out=out, reporter=reporter), as_json)
 
 
 @app.command()
@@ -61,9 +66,9 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Continue a run from its newest whole checkpoint, bit for bit."""
-    from hotloop import session
+    from hotloop import api
 
-    _report(lambda reporter: session.resume(run, steps=steps, reporter=reporter), as_json)
+    _report(lambda reporter: api.resume(run, steps=steps, reporter=reporter), as_json)
 
 
 @app.command("eval")
@@ -76,9 +81,9 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Play greedy episodes with a trained agent."""
-    from hotloop import session
+    from hotloop import api
 
-    agent = session.load(run, which=which)
+    agent = api.load(run, which=which)
     figures: dict[str, Any] = agent.evaluate(episodes, seed)
     if record is not None:
         figures["recording"] = str(agent.record(record, seed))
@@ -206,7 +211,7 @@ def _report(work: Any, as_json: bool) -> None:
     for name in ("curve.png", "recording.gif"):
         if (run.path / name).is_file():
             typer.echo(f"  {name.partition('.')[0]:<10} {run.path / name}")
-    if result["stopped"].startswith("SIG"):
+    if "SIG" in result["stopped"]:
         typer.echo(f"  continue with: hotloop resume {run.path}")
 
 

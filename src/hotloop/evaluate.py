@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotloop.engines.jax.engine import JaxEngine
-from hotloop.envs.device import DeviceEnv, reset_all
+from hotloop.envs.device import DeviceEnv, Drawable, reset_all
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -79,15 +79,17 @@ def record(
     env: DeviceEnv, engine: JaxEngine, params: jax.Array, key: jax.Array, max_steps: int, every: int = 1
 ) -> "list[Image]":
     """Play one greedy episode and draw every `every`-th state, and the last."""
+    if not isinstance(env, Drawable):
+        raise TypeError(f"{type(env).__name__} cannot draw itself: it has no render(state)")
     reset_key, step_key = jax.random.split(key)
     step = jax.jit(lambda state, obs, key: env.step(state, engine.greedy(params, obs[None])[0], key))
     state, obs = jax.jit(env.reset)(reset_key)
-    frames = [env.render(jax.device_get(state))]  # type: ignore[attr-defined]
+    frames = [env.render(jax.device_get(state))]
     for t in range(max_steps):
         state, obs, _, terminated, truncated, _ = step(state, obs, jax.random.fold_in(step_key, t))
         over = bool(terminated) or bool(truncated)  # sync
         if over or (t + 1) % every == 0:
-            frames.append(env.render(jax.device_get(state)))  # type: ignore[attr-defined]
+            frames.append(env.render(jax.device_get(state)))
         if over:
             break
     return frames

@@ -27,7 +27,6 @@ def _or(default_kind: str) -> BeforeValidator:
     return BeforeValidator(lambda value: {"kind": default_kind, **value} if isinstance(value, dict) else value)
 
 
-
 # -- schedules: a number that changes with the env step -----------------------------------------------
 
 
@@ -320,7 +319,7 @@ class Guard(_Section):
 class Spec(_Section):
     """Everything that decides the outcome of a run."""
 
-    version: Literal[1] = SPEC_VERSION
+    version: Literal[1] = 1
     """Version of this format."""
     name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Used for the run's folder."""
@@ -346,9 +345,9 @@ class Spec(_Section):
     """How far from the target is how bad."""
     optimizer: Optimizer = Optimizer()
     """How a gradient becomes a step."""
-    exploration: Annotated[
-        Annotated[EpsilonGreedy | Boltzmann, Field(discriminator="kind")], _or("epsilon_greedy")
-    ] = EpsilonGreedy()
+    exploration: Annotated[Annotated[EpsilonGreedy | Boltzmann, Field(discriminator="kind")], _or("epsilon_greedy")] = (
+        EpsilonGreedy()
+    )
     """How training actions differ from the best known."""
     replay: Replay = Replay()
     """Where experience is kept."""

@@ -17,7 +17,6 @@ class SpecError(ValueError):
     """A spec that cannot be run; its message is one line for the user."""
 
 
-
 def preset_names() -> list[str]:
     """Names that `load_spec` knows without a file."""
     return sorted(p.name.removesuffix(".yaml") for p in _presets().iterdir() if p.name.endswith(".yaml"))
@@ -49,7 +48,7 @@ def parse_value(text: str) -> Any:
     import yaml
 
     try:
-        return yaml.load(text, Loader=_yaml_loader())  # noqa: S506 (a SafeLoader)
+        return yaml.load(text, Loader=_yaml_loader())  # a SafeLoader
     except yaml.YAMLError as error:
         raise SpecError(f"'{text}' is not YAML: {str(error).splitlines()[0]}") from None
 
@@ -58,7 +57,8 @@ def to_yaml(spec: Spec) -> str:
     """Write every field, defaults too, so that the file says all that was decided."""
     import yaml
 
-    return yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
+    text: str = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
+    return text
 
 
 def json_schema() -> dict[str, Any]:
@@ -82,7 +82,11 @@ def _read(source: "str | Path | Mapping[str, Any] | Spec") -> dict[str, Any]:
         looks_like_a_file = path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1
         if not path.is_file():
             names = preset_names()
-            hint = "no such file" if looks_like_a_file else f"no such preset or file; {registry.nearest(str(source), names)}"
+            hint = (
+                "no such file"
+                if looks_like_a_file
+                else f"no such preset or file; {registry.nearest(str(source), names)}"
+            )
             raise SpecError(f"'{source}': {hint}")
         try:
             text, where = path.read_text(), str(path)
@@ -121,7 +125,8 @@ def _explain(error: Any, data: Mapping[str, Any]) -> str:
         if isinstance(seen, dict):
             seen, where = seen.get("kind"), f"{where}.kind"
         if expected:
-            return f"{where}: unknown value {seen!r}; {registry.nearest(str(seen), expected)} (one of {', '.join(expected)})"
+            hint = registry.nearest(str(seen), expected)
+            return f"{where}: unknown value {seen!r}; {hint} (one of {', '.join(expected)})"
         return f"{where}: got {seen!r}, expected {context.get('expected', 'another value')}"
     message = re.sub(r"^Value error, ", "", error["msg"])
     if kind == "value_error":

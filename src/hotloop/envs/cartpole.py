@@ -58,7 +58,7 @@ class CartPole:
     ) -> tuple[CartPoleState, jax.Array, jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
         """Push left (0) or right (1) for one 20 ms Euler step."""
         del key  # the physics is deterministic
-        x, speed, angle, spin = state.physics
+        _, speed, angle, spin = state.physics
         force = jnp.where(action == 1, PUSH, -PUSH)
         total_mass = CART_MASS + POLE_MASS
         cos, sin = jnp.cos(angle), jnp.sin(angle)
@@ -76,4 +76,3 @@ class CartPole:
         from hotloop.envs.cartpole_picture import draw
 
         return draw(np.asarray(state.physics), int(state.t), self.max_steps)
-

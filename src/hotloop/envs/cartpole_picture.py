@@ -38,7 +38,10 @@ def _cart_and_pole(pen: ImageDraw.ImageDraw, at: float, angle: float) -> None:
     half, top = 34 * SCALE, HORIZON - 20 * SCALE
     pen.ellipse((at - half - 6 * SCALE, HORIZON + 15 * SCALE, at + half + 6 * SCALE, HORIZON + 24 * SCALE), fill=FAINT)
     for wheel in (-20 * SCALE, 20 * SCALE):
-        pen.ellipse((at + wheel - 8 * SCALE, HORIZON - 2 * SCALE, at + wheel + 8 * SCALE, HORIZON + 14 * SCALE), fill=WHEEL)
+        pen.ellipse(
+            (at + wheel - 8 * SCALE, HORIZON - 2 * SCALE, at + wheel + 8 * SCALE, HORIZON + 14 * SCALE),
+            fill=WHEEL,
+        )
     pen.rounded_rectangle((at - half, top, at + half, HORIZON + 5 * SCALE), radius=7 * SCALE, fill=CART)
     length = 1.0 * PIXELS_PER_UNIT * 1.55
     tip = (at + math.sin(angle) * length, top + 4 * SCALE - math.cos(angle) * length)

@@ -1,6 +1,6 @@
 """The device env contract: two pure functions on one env; this file makes them a vector env inside XLA."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,18 @@ class DeviceEnv(Protocol):
         self, state: State, action: jax.Array, key: jax.Array
     ) -> tuple[State, Obs, jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
         """Return state, obs, reward, terminated, truncated, info. Never resets by itself."""
+
+
+@runtime_checkable
+class Drawable(Protocol):
+    """A device env that can draw itself."""
+
+    @property
+    def render_fps(self) -> int:
+        """Steps per second of real time."""
+
+    def render(self, state: State) -> Any:
+        """Return a PIL image of one state (NumPy arrays)."""
 
 
 class Transition(NamedTuple):

@@ -15,9 +15,9 @@ class Item(NamedTuple):
     """One transition, or a batch of them. γ and termination are folded into `discount_t`."""
 
     s_tm1: Any
-    a_tm1: jax.Array
-    r_t: jax.Array
-    discount_t: jax.Array
+    a_tm1: Any
+    r_t: Any
+    discount_t: Any
     s_t: Any
 
 

@@ -63,9 +63,11 @@ def draw_curve(folder: Path, spec: Spec) -> Path:
 
 def write_gif(frames: "list[Image]", path: Path, fps: float) -> Path:
     """Write an endless GIF with one palette for all frames, so that colours do not flicker."""
+    from PIL.Image import Dither
+
     path.parent.mkdir(parents=True, exist_ok=True)
     palette = frames[len(frames) // 2].quantize(64)
-    small = [frame.quantize(palette=palette, dither=0) for frame in frames]
+    small = [frame.quantize(palette=palette, dither=Dither.NONE) for frame in frames]
     pause = math.ceil(fps)  # hold the last frame for a second
     small[0].save(
         path,

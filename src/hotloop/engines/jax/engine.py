@@ -115,7 +115,12 @@ class JaxEngine:
             sums = sums + keep(jnp.stack([loss, norm, q, jnp.ones_like(q)]), jnp.zeros_like(sums))
             return (params, optimizer, skipped_in_a_row, sums), td_B
 
-        start = (state.params, state.optimizer, state.skipped_in_a_row, jnp.zeros((len(METRICS),), jnp.float32))
+        start = (
+            state.params,
+            state.optimizer,
+            state.skipped_in_a_row,
+            jnp.zeros((len(METRICS),), jnp.float32),
+        )
         (params, optimizer, in_a_row, sums), td_KB = jax.lax.scan(one, start, (batches, q_t_KBA))
         applied = sums[METRICS.index("applied")].astype(jnp.int32)
         updates, skipped = state.updates + applied, state.skipped + td_KB.shape[0] - applied

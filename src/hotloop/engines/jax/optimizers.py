@@ -27,7 +27,7 @@ def direction(spec: Optimizer) -> optax.GradientTransformation:
 class AdamState(NamedTuple):
     """Steps taken, mean gradient and mean squared gradient."""
 
-    count: jax.Array
+    steps: jax.Array
     mean: jax.Array
     square: jax.Array
 
@@ -44,12 +44,12 @@ def scale_by_adam(beta1: float, beta2: float, eps: float) -> optax.GradientTrans
 
     def update(gradient: jax.Array, state: AdamState, params: jax.Array | None = None) -> tuple[jax.Array, AdamState]:
         del params
-        count = state.count + 1
+        steps = state.steps + 1
         mean = beta1 * state.mean + (1 - beta1) * gradient
         square = beta2 * state.square + (1 - beta2) * gradient * gradient
-        t = count.astype(jnp.float32)
+        t = steps.astype(jnp.float32)
         root = jnp.sqrt(1 - beta2**t)
         step = (root / (1 - beta1**t)) * mean / (jnp.sqrt(square) + eps * root)
-        return step, AdamState(count, mean, square)
+        return step, AdamState(steps, mean, square)
 
     return optax.GradientTransformation(init, update)

@@ -1,0 +1,44 @@
+# The four commands of this project. Each makes .venv and installs what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: train test test-slow bench lint docs clean
+
+train: $(VENV)/.core
+	$(BIN)/hotloop train cartpole
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -m slow
+
+bench: $(VENV)/.test
+	for name in update train iteration startup learning; do $(BIN)/hotloop bench $$name || exit 1; done
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.core  ## the reference of every spec field, from the spec itself
+	$(BIN)/python -m hotloop.spec_docs > docs/spec.md
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e .
+	touch $@
+
+# torch first and alone: pinned in constraints.txt, so that no other package draws in another build of it.
+$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) torch
+	$(PIP) -e '.[test]'
+	touch $@ $(VENV)/.core
+
+clean:
+	rm -rf $(VENV)

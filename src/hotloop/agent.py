@@ -1,0 +1,78 @@
+"""A trained agent: predict, evaluate, record."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hotloop.assembly import Assembly
+from hotloop.envs.device import Drawable
+from hotloop.evaluate import episodes_program, record, to_host
+from hotloop.runs.pictures import write_gif
+from hotloop.spec_reading import SpecError
+
+FRAMES_SKIPPED = 2
+
+
+class Agent:
+    """Weights of a run and the network they belong to."""
+
+    def __init__(self, assembly: Assembly, params: jax.Array) -> None:
+        self.spec, self.env, self.engine = assembly.spec, assembly.env, assembly.engine
+        self.params = params
+        self._greedy = jax.jit(self.engine.greedy)
+        self._act = jax.jit(self.engine.act)
+        self._q_values = jax.jit(self.engine.q_values)
+        self._key = jax.random.key(self.spec.seed)
+
+    def predict(self, obs: Any, deterministic: bool = True) -> Any:
+        """Action for one observation (an int) or a batch of them (an array); not deterministic: explores."""
+        obs_B, is_single = self._batch(obs)
+        if deterministic:
+            action_B = np.asarray(self._greedy(self.params, obs_B))
+        else:
+            self._key, key = jax.random.split(self._key)
+            explore_B = self.engine.exploration(jnp.full(obs_B.shape[:1], self.spec.stop.steps, jnp.int32))
+            action_B = np.asarray(self._act(self.params, obs_B, explore_B, key))
+        return int(action_B[0]) if is_single else action_B
+
+    def q_values(self, obs: Any) -> np.ndarray:
+        """Q-values of one observation, shape (A,), or of a batch, (B, A)."""
+        obs_B, is_single = self._batch(obs)
+        q_BA = np.asarray(self._q_values(self.params, obs_B))
+        return q_BA[0] if is_single else q_BA
+
+    def evaluate(self, episodes: int = 100, seed: int = 0) -> dict[str, float]:
+        """Play greedy episodes on the device; returns their figures."""
+        run = jax.jit(episodes_program(self.env, self.engine, episodes, self.spec.evaluation.max_steps))
+        return to_host(run(self.params, jax.random.key(seed))).summary()
+
+    @property
+    def can_record(self) -> bool:
+        """Whether the env knows how to draw itself."""
+        return isinstance(self.env, Drawable)
+
+    def record(self, path: str | Path, seed: int = 0) -> Path:
+        """Write a GIF of one greedy episode."""
+        if not isinstance(self.env, Drawable):
+            raise SpecError(f"env {self.spec.env.id} cannot draw itself; there is nothing to record")
+        frames = record(
+            self.env,
+            self.engine,
+            self.params,
+            jax.random.key(seed),
+            self.spec.evaluation.max_steps,
+            FRAMES_SKIPPED,
+        )
+        return write_gif(frames, Path(path), self.env.render_fps / FRAMES_SKIPPED)
+
+    def _batch(self, obs: Any) -> tuple[np.ndarray, bool]:
+        spec = self.env.obs_spec
+        array = np.asarray(obs, spec.dtype)
+        if array.shape == spec.shape:
+            return array[None], True
+        if array.shape[1:] == spec.shape:
+            return array, False
+        raise ValueError(f"observation has shape {array.shape}, expected {spec.shape} or a batch of it")

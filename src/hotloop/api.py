@@ -1,0 +1,92 @@
+"""What `import hotloop` offers: train, resume, load."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotloop.progress import Reporter, Silent
+from hotloop.runs.folder import RunFolder
+from hotloop.spec import Spec
+from hotloop.spec_reading import SpecError, load_spec
+
+if TYPE_CHECKING:
+    from hotloop.agent import Agent
+
+
+class Run:
+    """A finished (or stopped) run: its folder, and its figures as attributes (`run.return_mean`)."""
+
+    def __init__(self, path: Path, result: dict[str, Any]) -> None:
+        self.path = path
+        self.result = result
+
+    def __getattr__(self, name: str) -> Any:
+        """Look the figure up in `result`."""
+        result = self.__dict__.get("result", {})
+        if name not in result:
+            raise AttributeError(f"a run has no '{name}'; it has {', '.join(result)}")
+        return result[name]
+
+    def __repr__(self) -> str:
+        """Show where it is and what it reached."""
+        return f"Run({str(self.path)!r}, env_steps={self.env_steps}, return_mean={self.return_mean})"
+
+
+def train(
+    spec: str | Path | Mapping[str, Any] | Spec,
+    *,
+    out: str | Path | None = None,
+    network: Any = None,
+    reporter: Reporter | None = None,
+    **overrides: Any,
+) -> Run:
+    """Train from a preset's name, a file, a mapping or a Spec.
+
+    Overrides are fields of the spec, or dotted paths: `train("cartpole", seed=3, **{"stop.steps": 50_000})`.
+    `network` is a module of your own with `init(key, obs_B)` and `apply(params, obs_B)` that returns one
+    Q-value per action; any flax linen module has both.
+    """
+    parsed = load_spec(spec, overrides)
+    folder = RunFolder.choose(parsed, Path(out) if out is not None else None)
+    from hotloop.assembly import Assembly
+    from hotloop.driver import Driver
+
+    reporter = reporter or Silent()
+    with reporter.busy("starting XLA"):
+        assembly = Assembly(parsed, network)
+    driver = Driver(assembly, folder, reporter)
+    return Run(folder.path, driver.train())
+
+
+def resume(
+    run: str | Path | Run, *, steps: int | None = None, network: Any = None, reporter: Reporter | None = None
+) -> Run:
+    """Continue a run from its newest whole checkpoint; `steps` moves its end."""
+    folder = _open(run)
+    spec = load_spec(folder.read_spec(), {"stop.steps": steps} if steps is not None else None)
+    reporter = reporter or Silent()
+    checkpoint = folder.newest_checkpoint(reporter.warn)
+    from hotloop.assembly import Assembly
+    from hotloop.driver import Driver
+
+    with reporter.busy("starting XLA"):
+        assembly = Assembly(spec, network)
+    return Run(folder.path, Driver(assembly, folder, reporter).resume(*checkpoint))
+
+
+def load(run: str | Path | Run, *, which: str = "best", network: Any = None) -> "Agent":
+    """Load the trained agent of a run: its `best` evaluated weights, or the `last`."""
+    folder = _open(run)
+    named, _ = folder.weights(which)
+    from hotloop.agent import Agent
+    from hotloop.assembly import Assembly
+
+    assembly = Assembly(folder.read_spec(), network)
+    try:
+        return Agent(assembly, assembly.engine.layout.from_named(named))
+    except ValueError as error:
+        raise SpecError(f"{folder.path}: {error}") from None
+
+
+def _open(run: str | Path | Run) -> RunFolder:
+    return RunFolder.open(run.path if isinstance(run, Run) else Path(run))

@@ -1,0 +1,63 @@
+"""Env, engine and pipeline of a spec, wired together: the one place where the rooms meet."""
+
+from typing import Any
+
+from hotloop.engines.jax import setup
+from hotloop.registry import ENGINES, PIPELINES
+from hotloop.registry import load as load_registered
+from hotloop.replay.plan import MemoryPlan, available_host_memory
+from hotloop.spec import CustomNetwork, Spec
+from hotloop.spec_reading import SpecError
+
+
+class Assembly:
+    """What a spec asks for, built but not compiled. Starts JAX."""
+
+    def __init__(self, spec: Spec, network: Any = None) -> None:
+        """`network` is the user's own module, or None for the spec's."""
+        if network is not None:
+            spec = spec.model_copy(update={"network": CustomNetwork(kind="custom", name=type(network).__qualname__)})
+        self.spec = spec
+        self.machine = setup.start(spec)
+        import jax
+
+        from hotloop.envs.device import make_env
+
+        self.env = make_env(spec.env.id, spec.env.options)
+        obs = jax.ShapeDtypeStruct(self.env.obs_spec.shape, self.env.obs_spec.dtype)
+        try:
+            self.engine = load_registered(ENGINES, spec.engine, "engine")(spec, obs, self.env.num_actions, network)
+        except ValueError as error:
+            raise SpecError(f"network: {error}") from None
+        name, why = (
+            ("fused", "the env is a device env") if spec.pipeline == "auto" else (spec.pipeline, "as the spec says")
+        )
+        self.pipeline = load_registered(PIPELINES, name, "pipeline")(spec, self.env, self.engine)
+        self.pipeline_choice = f"{name} ({why})"
+
+    def memory_plan(self) -> MemoryPlan:
+        """What the run will need, before any of it is allocated."""
+        block, row_bytes = self.spec.block, self.pipeline.num_bytes() // self.pipeline.capacity
+        parts = {
+            f"replay of {self.pipeline.capacity:,} transitions": self.pipeline.num_bytes(),
+            "weights, target, moments, gradient": 5 * 4 * self.engine.layout.size,
+            f"{block.updates} batches": 2 * block.updates * self.spec.replay.batch_size * row_bytes,
+        }
+        return MemoryPlan(parts, setup.device_memory_available(available_host_memory()))
+
+    def describe(self) -> list[str]:
+        """What is about to be trained, and how, in a few lines."""
+        spec, block = self.spec, self.spec.block
+        lines = [
+            f"{spec.name}: {spec.env.id} x{spec.env.num_envs}, replay ratio {spec.updates_per_step:g} "
+            f"({block.updates} updates per {block.vector_steps} vector steps), batch {spec.replay.batch_size}, "
+            f"{self.engine.layout.size:,} weights, seed {spec.seed}",
+            f"pipeline: {self.pipeline_choice}; device: {self.machine['device']}; threads: {self.machine['threads']}",
+            str(self.memory_plan()),
+        ]
+        if self.pipeline.capacity != spec.replay.capacity:
+            lines.append(
+                f"replay.capacity {spec.replay.capacity:,} rounded down to {self.pipeline.capacity:,}, "
+                f"a whole number of blocks of {block.env_steps:,} transitions"
+            )
+        return lines

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 
 from hotloop.agent import Agent
 from hotloop.assembly import Assembly
@@ -49,6 +50,8 @@ class Driver:
         self.evaluation: dict[str, float] | None = None
         self.disk_error: str | None = None
         self.clock = _Clock()
+        self.seconds_to_first_update: float | None = None
+        self.seconds_to_stop: float | None = None
 
     def train(self) -> dict[str, Any]:
         """Run from the first block to a stop rule; returns the run's figures."""
@@ -98,6 +101,8 @@ class Driver:
                 seconds = time.perf_counter() - started
                 self.clock.add(host, before, seconds)
                 # About half a second a chunk: short enough for Ctrl-C, long enough not to be seen in the speed.
+                if host["updates"] and self.seconds_to_first_update is None:
+                    self.seconds_to_first_update = _since_process_start()
                 pace = max(1, min(int(blocks * SECONDS_PER_CHUNK / seconds), 8 * pace))
                 self._stop_if_diverged(host)
                 if _crossed(before, host, spec.log.every):
@@ -108,6 +113,7 @@ class Driver:
                 if _crossed(before, host, spec.log.checkpoint_every):
                     self._checkpoint(host)
                 self._show(host)
+            self.seconds_to_stop = _since_process_start()
             return self._finish(host, stop, interrupted=interrupts.seen is not None)
 
     def _blocks_to_next_event(self, env_steps: int) -> int:
@@ -276,6 +282,8 @@ class Driver:
             "updates_per_s": round(self.clock.steady[1], 1),
             "seconds": round(time.perf_counter() - self.began, 3),
             "compile_seconds": round(self.compile_seconds, 3),
+            "seconds_to_first_update": self.seconds_to_first_update,
+            "seconds_to_stop": self.seconds_to_stop,
             "return_mean": return_mean,
             "episodes": host["episodes"],
             "steps_per_episode": round(host["env_steps"] / host["episodes"], 2) if host["episodes"] else None,
@@ -338,6 +346,11 @@ class _Interrupts:
         self.seen = f"stopped by {signal.Signals(number).name}"
         for other in self._before:
             signal.signal(other, signal.SIG_DFL)
+
+
+def _since_process_start() -> float:
+    """Seconds since this process began, Python's own start included."""
+    return round(time.time() - psutil.Process().create_time(), 3)
 
 
 def _crossed(before: int, host: dict[str, Any], every: int) -> bool:

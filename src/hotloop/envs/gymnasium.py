@@ -1,0 +1,119 @@
+"""Device envs for everyone else: as a Gymnasium `Env`, and as a jitted `VectorEnv` with NumPy outputs.
+
+Importing this module registers them: `gymnasium.make("hotloop.envs.gymnasium:hotloop/CartPole-v1")`.
+"""
+
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from hotloop.envs import device
+from hotloop.envs.device import DeviceEnv, Drawable, reset_all, step_all
+
+
+def make_env(env_id: str, render_mode: str | None = None, **options: Any) -> "GymnasiumEnv":
+    """Build a device env by name, as `gymnasium.make` does."""
+    return GymnasiumEnv(device.make_env(env_id, options), render_mode)
+
+
+def make_vec(env_id: str, num_envs: int = 1, **options: Any) -> "GymnasiumVectorEnv":
+    """Build a vector of device envs by name, as `gymnasium.make_vec` does."""
+    return GymnasiumVectorEnv(device.make_env(env_id, options), num_envs)
+
+
+class GymnasiumEnv(gym.Env[np.ndarray, np.int64]):
+    """One device env behind Gymnasium's interface."""
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 (Gymnasium's shape)
+
+    def __init__(self, env: DeviceEnv, render_mode: str | None = None) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode is {render_mode!r}, expected None or 'rgb_array'")
+        if render_mode and not isinstance(env, Drawable):
+            raise ValueError(f"{type(env).__name__} cannot draw itself; use render_mode=None")
+        self.env, self.render_mode = env, render_mode
+        if isinstance(env, Drawable):
+            self.metadata = {"render_modes": ["rgb_array"], "render_fps": env.render_fps}
+        self.observation_space, self.action_space = _spaces(env)
+        self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin an episode; the same seed begins the same one."""
+        super().reset(seed=seed)
+        self._key = jax.random.key(int(self.np_random.integers(2**32)))
+        self._key, key = jax.random.split(self._key)
+        self._state, obs = self._reset(key)
+        return np.array(obs), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Step once; the caller resets."""
+        if not self.action_space.contains(np.int64(action)):
+            raise ValueError(f"action is {action!r}, expected one of 0 … {self.env.num_actions - 1}")
+        self._key, key = jax.random.split(self._key)
+        self._state, obs, reward, terminated, truncated, info = self._step(self._state, jnp.int32(action), key)
+        plain = {name: np.asarray(value).item() for name, value in info.items()}
+        return np.array(obs), float(reward), bool(terminated), bool(truncated), plain
+
+    def render(self) -> Any:
+        """Return the picture of the present state as an array (H, W, 3)."""
+        if self.render_mode is None or not isinstance(self.env, Drawable):
+            return None
+        return np.asarray(self.env.render(jax.device_get(self._state)))
+
+
+class GymnasiumVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
+    """N device envs, stepped by one jitted call; an ended episode restarts in the same step."""
+
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.SAME_STEP}
+
+    def __init__(self, env: DeviceEnv, num_envs: int) -> None:
+        self.env, self.num_envs = env, num_envs
+        self.single_observation_space, self.single_action_space = _spaces(env)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._reset = jax.jit(lambda key: reset_all(env, key, num_envs))
+        self._step = jax.jit(lambda state, action, key, t: step_all(env, state, action, jax.random.fold_in(key, t)))
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin an episode in every env."""
+        super().reset(seed=seed)
+        self._key, key = jax.random.split(jax.random.key(int(self.np_random.integers(2**32))))
+        self._t = 0
+        self._state, obs = self._reset(key)
+        return np.array(obs), {}
+
+    def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Step every env; `infos["final_obs"]` holds the last observation of each episode that ended."""
+        action_N = np.asarray(actions, np.int32)
+        if action_N.shape != (self.num_envs,):
+            raise ValueError(f"actions have shape {action_N.shape}, expected ({self.num_envs},)")
+        if ((action_N < 0) | (action_N >= self.env.num_actions)).any():
+            raise ValueError(f"actions are {action_N.tolist()}, expected numbers in 0 … {self.env.num_actions - 1}")
+        self._state, t = self._step(self._state, action_N, self._key, self._t)
+        self._t += 1
+        t = jax.device_get(t)  # sync
+        done_N = t.terminated | t.truncated
+        infos: dict[str, Any] = dict(t.info)
+        if done_N.any():
+            infos.update(final_obs=t.final_obs, _final_obs=done_N, final_info=t.info, _final_info=done_N)
+        return np.array(t.obs), t.reward.astype(np.float64), t.terminated, t.truncated, infos
+
+
+gym.register(
+    id="hotloop/CartPole-v1",
+    entry_point="hotloop.envs.gymnasium:make_env",
+    vector_entry_point="hotloop.envs.gymnasium:make_vec",
+    kwargs={"env_id": "cartpole"},
+)
+
+
+def _spaces(env: DeviceEnv) -> tuple[gym.spaces.Box, gym.spaces.Discrete]:
+    shape, dtype, low, high = env.obs_spec
+    return gym.spaces.Box(low, high, shape, dtype), gym.spaces.Discrete(env.num_actions)

@@ -56,17 +56,12 @@ class Agent:
 
     def record(self, path: str | Path, seed: int = 0) -> Path:
         """Write a GIF of one greedy episode."""
-        if not isinstance(self.env, Drawable):
+        env: Any = self.env
+        if not self.can_record:
             raise SpecError(f"env {self.spec.env.id} cannot draw itself; there is nothing to record")
-        frames = record(
-            self.env,
-            self.engine,
-            self.params,
-            jax.random.key(seed),
-            self.spec.evaluation.max_steps,
-            FRAMES_SKIPPED,
-        )
-        return write_gif(frames, Path(path), self.env.render_fps / FRAMES_SKIPPED)
+        key, max_steps = jax.random.key(seed), self.spec.evaluation.max_steps
+        frames = record(env, self.engine, self.params, key, max_steps, FRAMES_SKIPPED)
+        return write_gif(frames, Path(path), env.render_fps / FRAMES_SKIPPED)
 
     def _batch(self, obs: Any) -> tuple[np.ndarray, bool]:
         spec = self.env.obs_spec

@@ -37,6 +37,7 @@ def train(
     *,
     out: str | Path | None = None,
     network: Any = None,
+    device_env: Any = None,
     reporter: Reporter | None = None,
     **overrides: Any,
 ) -> Run:
@@ -44,44 +45,50 @@ def train(
 
     Overrides are fields of the spec, or dotted paths: `train("cartpole", seed=3, **{"stop.steps": 50_000})`.
     `network` is a module of your own with `init(key, obs_B)` and `apply(params, obs_B)` that returns one
-    Q-value per action; any flax linen module has both.
+    Q-value per action; any flax linen module has both. `device_env` is an env of your own that satisfies
+    `hotloop.envs.device.DeviceEnv`.
     """
     parsed = load_spec(spec, overrides)
     folder = RunFolder.choose(parsed, Path(out) if out is not None else None)
-    from hotloop.assembly import Assembly
+    from hotloop.assembly import Assembly, Own
     from hotloop.driver import Driver
 
     reporter = reporter or Silent()
     with reporter.busy("starting XLA"):
-        assembly = Assembly(parsed, network)
+        assembly = Assembly(parsed, Own(network, device_env))
     driver = Driver(assembly, folder, reporter)
     return Run(folder.path, driver.train())
 
 
 def resume(
-    run: str | Path | Run, *, steps: int | None = None, network: Any = None, reporter: Reporter | None = None
+    run: str | Path | Run,
+    *,
+    steps: int | None = None,
+    network: Any = None,
+    device_env: Any = None,
+    reporter: Reporter | None = None,
 ) -> Run:
     """Continue a run from its newest whole checkpoint; `steps` moves its end."""
     folder = _open(run)
     spec = load_spec(folder.read_spec(), {"stop.steps": steps} if steps is not None else None)
     reporter = reporter or Silent()
     checkpoint = folder.newest_checkpoint(reporter.warn)
-    from hotloop.assembly import Assembly
+    from hotloop.assembly import Assembly, Own
     from hotloop.driver import Driver
 
     with reporter.busy("starting XLA"):
-        assembly = Assembly(spec, network)
+        assembly = Assembly(spec, Own(network, device_env))
     return Run(folder.path, Driver(assembly, folder, reporter).resume(*checkpoint))
 
 
-def load(run: str | Path | Run, *, which: str = "best", network: Any = None) -> "Agent":
+def load(run: str | Path | Run, *, which: str = "best", network: Any = None, device_env: Any = None) -> "Agent":
     """Load the trained agent of a run: its `best` evaluated weights, or the `last`."""
     folder = _open(run)
     named, _ = folder.weights(which)
     from hotloop.agent import Agent
-    from hotloop.assembly import Assembly
+    from hotloop.assembly import Assembly, Own
 
-    assembly = Assembly(folder.read_spec(), network)
+    assembly = Assembly(folder.read_spec(), Own(network, device_env))
     try:
         return Agent(assembly, assembly.engine.layout.from_named(named))
     except ValueError as error:

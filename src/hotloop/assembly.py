@@ -1,6 +1,6 @@
 """Env, engine and pipeline of a spec, wired together: the one place where the rooms meet."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from hotloop.engines.jax import setup
 from hotloop.registry import ENGINES, PIPELINES
@@ -9,24 +9,42 @@ from hotloop.replay.plan import MemoryPlan, available_host_memory
 from hotloop.spec import CustomNetwork, Spec
 from hotloop.spec_reading import SpecError
 
+OWN_ENV = "own:"
+
+
+class Own(NamedTuple):
+    """What a user brings along from Python instead of naming it in a spec."""
+
+    network: Any = None
+    env: Any = None
+
 
 class Assembly:
     """What a spec asks for, built but not compiled. Starts JAX."""
 
-    def __init__(self, spec: Spec, network: Any = None) -> None:
-        """`network` is the user's own module, or None for the spec's."""
-        if network is not None:
-            spec = spec.model_copy(update={"network": CustomNetwork(kind="custom", name=type(network).__qualname__)})
+    def __init__(self, spec: Spec, own: Own | None = None) -> None:
+        own = own or Own()
+        if own.network is not None:
+            named = CustomNetwork(kind="custom", name=type(own.network).__qualname__)
+            spec = spec.model_copy(update={"network": named})
+        if own.env is not None:
+            named_env = spec.env.model_copy(update={"id": f"{OWN_ENV}{type(own.env).__qualname__}"})
+            spec = spec.model_copy(update={"env": named_env})
+        elif spec.env.id.startswith(OWN_ENV):
+            raise SpecError(
+                f"this run was trained on an env of your own ({spec.env.id.removeprefix(OWN_ENV)}); pass it again "
+                "from Python: device_env=…"
+            )
         self.spec = spec
         self.machine = setup.start(spec)
         import jax
 
         from hotloop.envs.device import make_env
 
-        self.env = make_env(spec.env.id, spec.env.options)
+        self.env = own.env if own.env is not None else make_env(spec.env.id, spec.env.options)
         obs = jax.ShapeDtypeStruct(self.env.obs_spec.shape, self.env.obs_spec.dtype)
         try:
-            self.engine = load_registered(ENGINES, spec.engine, "engine")(spec, obs, self.env.num_actions, network)
+            self.engine = load_registered(ENGINES, spec.engine, "engine")(spec, obs, self.env.num_actions, own.network)
         except ValueError as error:
             raise SpecError(f"network: {error}") from None
         name, why = (

@@ -157,7 +157,7 @@ def _fields_at(path: list[str], data: Mapping[str, Any]) -> list[str]:
     node: Any = data
     for part in path:
         node = node.get(part, {}) if isinstance(node, dict) else {}
-        options = _models_in(model.model_fields[part].annotation) if part in model.model_fields else []
+        options = models_in(model.model_fields[part].annotation) if part in model.model_fields else []
         kind = node.get("kind") if isinstance(node, dict) else None
         named = [m for m in options if kind is not None and kind in str(m.model_fields.get("kind", ""))]
         if not (named or options):
@@ -166,10 +166,11 @@ def _fields_at(path: list[str], data: Mapping[str, Any]) -> list[str]:
     return list(model.model_fields)
 
 
-def _models_in(annotation: Any) -> list[Any]:
+def models_in(annotation: Any) -> list[Any]:
+    """Sections a field may hold: itself, or each of a union."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [m for arg in getattr(annotation, "__args__", ()) for m in _models_in(arg)]
+    return [m for arg in getattr(annotation, "__args__", ()) for m in models_in(arg)]
 
 
 def _yaml_loader() -> Any:

@@ -85,7 +85,7 @@ def interleave(cases: Mapping[str, Callable[[], None]], *, rounds: int, reporter
         run()
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(rounds):
-        order = list(cases) if number % 2 == 0 else list(reversed(cases))
+        order = list(cases) if number % 2 == 0 else list(cases)[::-1]
         for name in order:
             started = time.perf_counter()
             cases[name]()

@@ -4,6 +4,7 @@ hotloop's update has everything switched on: clipping, NaN guard, learning-rate 
 baseline does forward, target, loss, backward, clipping and fused Adam on one thread, and nothing else.
 """
 
+import itertools
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -88,7 +89,7 @@ def matrix_products(spec: Spec) -> Callable[[], None]:
     rng = np.random.default_rng(0)
 
     def weights() -> list[Any]:
-        return [jnp.asarray(rng.normal(0, 0.1, pair), jnp.float32) for pair in zip(sizes[:-1], sizes[1:], strict=True)]
+        return [jnp.asarray(rng.normal(0, 0.1, pair), jnp.float32) for pair in itertools.pairwise(sizes)]
 
     def forward(kernels: Sequence[Any], x: Any) -> list[Any]:
         layers = [x]
@@ -134,7 +135,7 @@ def torch_updates(spec: Spec) -> Callable[[], None]:
     def network() -> nn.Sequential:
         sizes = [OBS, *_hidden(spec), ACTIONS]
         layers: list[nn.Module] = []
-        for i, (wide, next_wide) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        for i, (wide, next_wide) in enumerate(itertools.pairwise(sizes)):
             layers += [nn.Linear(wide, next_wide)] + ([nn.ReLU()] if i < len(sizes) - 2 else [])
         return nn.Sequential(*layers)
 

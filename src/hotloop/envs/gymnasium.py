@@ -3,7 +3,7 @@
 Importing this module registers them: `gymnasium.make("hotloop.envs.gymnasium:hotloop/CartPole-v1")`.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import jax
@@ -29,7 +29,7 @@ def make_vec(env_id: str, num_envs: int = 1, **options: Any) -> "GymnasiumVector
 class GymnasiumEnv(gym.Env[np.ndarray, np.int64]):
     """One device env behind Gymnasium's interface."""
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 (Gymnasium's shape)
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
 
     def __init__(self, env: DeviceEnv, render_mode: str | None = None) -> None:
         if render_mode not in (None, "rgb_array"):
@@ -71,7 +71,7 @@ class GymnasiumEnv(gym.Env[np.ndarray, np.int64]):
 class GymnasiumVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """N device envs, stepped by one jitted call; an ended episode restarts in the same step."""
 
-    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(self, env: DeviceEnv, num_envs: int) -> None:
         self.env, self.num_envs = env, num_envs
@@ -114,6 +114,6 @@ gym.register(
 )
 
 
-def _spaces(env: DeviceEnv) -> tuple[gym.spaces.Box, gym.spaces.Discrete]:
+def _spaces(env: DeviceEnv) -> tuple[gym.spaces.Box, "gym.spaces.Discrete[np.int64]"]:
     shape, dtype, low, high = env.obs_spec
     return gym.spaces.Box(low, high, shape, dtype), gym.spaces.Discrete(env.num_actions)

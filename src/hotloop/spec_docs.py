@@ -1,0 +1,70 @@
+"""The reference of every spec field as Markdown, written by the spec itself: `make docs`."""
+
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from hotloop.spec import Constant, Cosine, Exponential, Linear, Periodic, Spec, Step
+from hotloop.spec_reading import models_in
+
+
+def as_markdown() -> str:
+    """One table per section, in the order of the spec; schedules once, at the end."""
+    parts = [
+        "# Spec reference",
+        "Made by `make docs` from `src/hotloop/spec.py`. All times are environment steps. "
+        "Change a field with `--set a.b=c`; `hotloop schema` prints the same as JSON Schema.",
+    ]
+    schedules: list[Any] = [Constant, Linear, Exponential, Step, Cosine, Periodic]
+    _section(Spec, "", parts, schedules)
+    parts.append("## Schedules\n\nWherever a *schedule* is asked for, a bare number means `constant`.")
+    for model in schedules:
+        parts += [f"### {_kind(model)}\n\n{model.__doc__}", _table(model, schedules)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(model: type[BaseModel], path: str, parts: list[str], schedules: list[Any]) -> None:
+    if path:
+        kind = _kind(model)
+        parts.append(f"## {path}" + (f" (kind: {kind})" if kind else "") + f"\n\n{model.__doc__}")
+    parts.append(_table(model, schedules))
+    for name, field in model.model_fields.items():
+        for child in models_in(field.annotation):
+            if child not in schedules:
+                _section(child, f"{path}.{name}".lstrip("."), parts, schedules)
+
+
+def _table(model: type[BaseModel], schedules: list[Any]) -> str:
+    rows = ["| field | default | meaning |", "|---|---|---|"]
+    for name, field in model.model_fields.items():
+        if name == "kind" and _kind(model) and not field.description:
+            continue
+        meaning = " ".join((field.description or "").split())
+        rows.append(f"| `{name}` | {_default(field, schedules)} | {meaning} |")
+    return "\n".join(rows) if len(rows) > 2 else "No fields."
+
+
+def _default(field: FieldInfo, schedules: list[Any]) -> str:
+    if field.is_required():
+        return "required"
+    value = field.default
+    if isinstance(value, Constant):
+        return f"`{value.value:g}`"
+    if type(value) in schedules:
+        return "`" + ", ".join(f"{k}: {v}" for k, v in value.model_dump().items()) + "`"
+    if isinstance(value, BaseModel):
+        kind = _kind(type(value))
+        return f"`kind: {kind}`" if kind else "see below"
+    return "null" if value is None else f"`{list(value) if isinstance(value, tuple) else value}`"
+
+
+def _kind(model: type[BaseModel]) -> str:
+    """The value of `kind` that selects this model, when it has just one."""
+    field = model.model_fields.get("kind")
+    options = getattr(field.annotation, "__args__", ()) if field else ()
+    return "".join(map(str, options)) if len(options) == 1 else ""
+
+
+if __name__ == "__main__":
+    print(as_markdown(), end="")

@@ -1,6 +1,7 @@
 """The command line. Each command imports what it needs when it runs, so that help is instant."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -44,7 +45,7 @@ def train(
         **_parse_set(set_ or []),
         **{path: value for path, value in short.items() if value is not None},
     }
-    parsed = load_spec(spec if spec is not None else {}, overrides)
+    parsed = load_spec(spec if spec is not None else {"name": re.sub(r"[^\w.-]+", "-", env or "")}, overrides)
     if plan:
         from hotloop.assembly import Assembly
 

@@ -49,6 +49,7 @@ class Driver:
         self.best_return: float | None = None
         self.evaluation: dict[str, float] | None = None
         self.disk_error: str | None = None
+        self.logged_at: int | None = None
         self.clock = _Clock()
         self.seconds_to_first_update: float | None = None
         self.seconds_to_stop: float | None = None
@@ -151,7 +152,8 @@ class Driver:
         return None
 
     def _finish(self, host: dict[str, Any], stop: str, *, interrupted: bool) -> dict[str, Any]:
-        self._log(host)
+        if self.logged_at != host["env_steps"]:  # the last line of metrics may just have been written
+            self._log(host)
         is_evaluated = self.evaluation is not None and self.evaluation["env_steps"] == host["env_steps"]
         if self.spec.evaluation.every and not is_evaluated and not interrupted:
             self._run_evaluation(host)
@@ -179,6 +181,7 @@ class Driver:
         )
 
     def _log(self, host: dict[str, Any]) -> None:
+        self.logged_at = host["env_steps"]
         self._try("metrics", lambda: self.metrics.write("train", host["env_steps"], self._figures(host)))
 
     def _figures(self, host: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,9 @@ SPEC_VERSION = 1
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 Sizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)]
@@ -379,16 +381,17 @@ class Spec(_Section):
             ("optimizer.learning_rate", self.optimizer.learning_rate),
             ("exploration", self.exploration_schedule),
         ):
-            for name in ("value", "start", "end"):
-                number = getattr(schedule, name, 0.0)
+            for name, number in _ends(schedule).items():
                 if number < 0:
                     raise ValueError(f"{path}.{name} is {number:g}; it cannot be negative")
+        explored = _ends(self.exploration_schedule).values()
         if isinstance(self.exploration, EpsilonGreedy):
-            highest = getattr(self.exploration_schedule, "value", getattr(self.exploration_schedule, "start", 0.0))
-            if highest > 1:
-                raise ValueError(f"exploration.epsilon reaches {highest:g}; a probability is at most 1")
-        elif getattr(self.exploration_schedule, "value", getattr(self.exploration_schedule, "end", 0.0)) <= 0:
+            if max(explored) > 1:
+                raise ValueError(f"exploration.epsilon reaches {max(explored):g}; a probability is at most 1")
+        elif min(explored) <= 0:
             raise ValueError("exploration.temperature reaches 0; it must stay above (try end: 0.01)")
+        if self.stop.steps + block.env_steps >= 2**31:  # steps are counted in int32, up to a whole block
+            raise ValueError(f"stop.steps is {self.stop.steps}; use at most {2**31 - 1 - block.env_steps}")
         for names, name, what in (
             (registry.ENGINES, self.engine, "engine"),
             ({"auto": None, **registry.PIPELINES}, self.pipeline, "pipeline"),
@@ -408,3 +411,8 @@ class Spec(_Section):
         if isinstance(self.exploration, EpsilonGreedy):
             return self.exploration.epsilon
         return self.exploration.temperature
+
+
+def _ends(schedule: Any) -> dict[str, float]:
+    """The numbers a schedule moves between."""
+    return {name: getattr(schedule, name) for name in ("value", "start", "end") if hasattr(schedule, name)}

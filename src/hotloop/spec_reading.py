@@ -45,19 +45,19 @@ def parse_spec(data: Mapping[str, Any]) -> Spec:
 
 def parse_value(text: str) -> Any:
     """Read the right-hand side of `--set a.b=c` as YAML."""
-    import yaml
-
     try:
-        return yaml.load(text, Loader=_yaml_loader())  # a SafeLoader
-    except yaml.YAMLError as error:
-        raise SpecError(f"'{text}' is not YAML: {str(error).splitlines()[0]}") from None
+        return _parse_yaml(text)
+    except SpecError as error:
+        raise SpecError(f"'{text}' is {error}") from None
 
 
 def to_yaml(spec: Spec) -> str:
     """Write every field, defaults too, so that the file says all that was decided."""
     import yaml
 
-    text: str = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110)
+    text: str = yaml.dump(
+        spec.model_dump(mode="json"), Dumper=_yaml_dumper(), sort_keys=False, allow_unicode=True, width=110
+    )
     return text
 
 
@@ -93,7 +93,9 @@ def _read(source: "str | Path | Mapping[str, Any] | Spec") -> dict[str, Any]:
         except (OSError, UnicodeDecodeError) as error:
             raise SpecError(f"'{source}' cannot be read: {error}") from None
     try:
-        data = parse_value(text)
+        data = json.loads(text) if where.endswith(".json") else _parse_yaml(text)
+    except json.JSONDecodeError as error:
+        raise SpecError(f"{where}: not JSON: {error}") from None
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from None
     if not isinstance(data, dict):
@@ -113,9 +115,9 @@ def _set(data: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _explain(error: Any, data: Mapping[str, Any]) -> str:
-    path = [str(part) for part in _path_without_tags(error["loc"], data)]
-    where = ".".join(path)
     kind, seen = error["type"], error.get("input")
+    path = [str(part) for part in _path_without_tags(error["loc"], data, ends_in_key=kind in _ABOUT_A_KEY)]
+    where = ".".join(path)
     if kind == "extra_forbidden":
         known = _fields_at(path[:-1], data)
         return f"{where}: unknown key; {registry.nearest(path[-1], known)}"
@@ -136,15 +138,18 @@ def _explain(error: Any, data: Mapping[str, Any]) -> str:
     return f"{where}: got {seen!r}; {message[0].lower()}{message[1:]}"
 
 
-def _path_without_tags(loc: tuple[str | int, ...], data: Mapping[str, Any]) -> list[str | int]:
+_ABOUT_A_KEY = ("extra_forbidden", "missing")
+
+
+def _path_without_tags(loc: tuple[str | int, ...], data: Mapping[str, Any], *, ends_in_key: bool) -> list[str | int]:
     """Drop the union tags that pydantic puts into a location (`torso.mlp.hiden` -> `torso.hiden`)."""
     path: list[str | int] = []
     node: Any = data
-    for part in loc:
+    for i, part in enumerate(loc):
         is_tag = (isinstance(node, dict) and part not in node and node.get("kind", part) == part) or (
             part == "constant" and not isinstance(node, dict)
         )
-        if is_tag and part != loc[-1]:
+        if is_tag and not (ends_in_key and i == len(loc) - 1):
             continue
         path.append(part)
         node = node.get(part) if isinstance(node, dict) else None
@@ -173,15 +178,41 @@ def models_in(annotation: Any) -> list[Any]:
     return [m for arg in getattr(annotation, "__args__", ()) for m in models_in(arg)]
 
 
+def _parse_yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.load(text, Loader=_yaml_loader())  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        at = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise SpecError(f"not YAML: {error.problem}{at}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # e.g. a date that is none, 2024-99-99
+        raise SpecError(f"not YAML: {' '.join(str(error).split())}") from None
+
+
+# YAML 1.2 reads 1e-3 as a number; PyYAML alone would not. Reader and writer agree, so that the name 1e5 is quoted.
+_EXPONENT = (
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?([eE][-+]?\d+)$"),
+    list("-+0123456789"),
+)
+
+
 def _yaml_loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """SafeLoader that reads 1e-3 as a number, as YAML 1.2 does."""
+        """SafeLoader with YAML 1.2's numbers."""
 
-    Loader.add_implicit_resolver(
-        "tag:yaml.org,2002:float",
-        re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?([eE][-+]?\d+)$"),
-        list("-+0123456789"),
-    )
+    Loader.add_implicit_resolver(*_EXPONENT)
     return Loader
+
+
+def _yaml_dumper() -> Any:
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """SafeDumper with YAML 1.2's numbers."""
+
+    Dumper.add_implicit_resolver(*_EXPONENT)
+    return Dumper

@@ -1,5 +1,6 @@
 """Acting and learning with XLA: pure functions of flat vectors, so that a pipeline can put them in its loop."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -132,7 +133,7 @@ class JaxEngine:
             return state
         if self.spec.target.tau == 1.0:
             return state._replace(target=jnp.where(times > 0, state.params, state.target))
-        share = 1.0 - jnp.power(1.0 - self.spec.target.tau, times.astype(jnp.float32))
+        share = -jnp.expm1(times.astype(jnp.float32) * math.log1p(-self.spec.target.tau))  # 1 - (1 - tau)^times
         return state._replace(target=state.target + share * (state.params - state.target))
 
     def learning_rate(self, env_steps: jax.Array) -> jax.Array:

@@ -1,0 +1,87 @@
+"""What a registry names exists, and what can be combined can be."""
+
+import typing
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import product
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from hotloop import registry
+from hotloop.engines.jax.modules import sequential
+from hotloop.registry import BENCHES, ENGINES, ENVS, HEADS, PIPELINES, TORSOS, Entry
+from hotloop.spec import Cnn, DuelingHead, Mlp, Network, ScalarHead
+
+REGISTRIES: dict[str, Mapping[str, Entry]] = {
+    "env": ENVS,
+    "torso": TORSOS,
+    "head": HEADS,
+    "engine": ENGINES,
+    "pipeline": PIPELINES,
+}
+ENTRIES = [(what, name) for what, entries in REGISTRIES.items() for name in entries]
+BATCH, ACTIONS = 3, 4
+
+# A small section and an observation for each kind; a new kind without one fails below.
+TORSO_SECTIONS = {
+    "mlp": (Mlp(hidden=(6,)), (5,)),
+    "cnn": (Cnn(kind="cnn", channels=(4,), kernels=(3,), strides=(1,), hidden=(6,)), (6, 5, 2)),
+}
+HEAD_SECTIONS = {"scalar": ScalarHead(), "dueling": DuelingHead(kind="dueling", hidden=(5,))}
+
+
+@pytest.mark.parametrize(("what", "name"), ENTRIES)
+def test_every_name_leads_to_something_callable(what: str, name: str) -> None:
+    assert callable(registry.load(REGISTRIES[what], name, what))
+    assert REGISTRIES[what][name].about
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_every_benchmark_has_its_module(name: str) -> None:
+    module, _, function = BENCHES[name].target.partition(":")
+    assert find_spec(module) is not None
+    assert callable(getattr(import_module(module), function))
+
+
+@pytest.mark.parametrize("what", REGISTRIES)
+def test_an_unknown_name_is_refused_with_the_nearest_known_one(what: str) -> None:
+    known = next(iter(REGISTRIES[what]))
+    with pytest.raises(ValueError, match=f"unknown {what} '{known}x'; did you mean '{known}'?"):
+        registry.load(REGISTRIES[what], f"{known}x", what)
+    with pytest.raises(ValueError, match=f"unknown {what} 'qqqqq'; known: "):
+        registry.load(REGISTRIES[what], "qqqqq", what)
+
+
+def test_what_a_spec_can_name_is_what_is_registered() -> None:
+    assert _kinds("torso") == set(TORSOS) == set(TORSO_SECTIONS)
+    assert _kinds("head") == set(HEADS) == set(HEAD_SECTIONS)
+
+
+@pytest.mark.parametrize(("torso", "head"), list(product(TORSOS, HEADS)))
+def test_every_torso_and_head_compose_to_one_q_value_per_action(torso: str, head: str) -> None:
+    section, shape = TORSO_SECTIONS[torso]
+    network = sequential(
+        torso=registry.load(TORSOS, torso, "torso")(section),
+        head=registry.load(HEADS, head, "head")(HEAD_SECTIONS[head], ACTIONS),
+    )
+    random = np.random.default_rng(0)
+    obs_B = random.normal(size=(BATCH, *shape)).astype(np.float32)
+    shapes = jax.eval_shape(network.init, jax.random.key(0), obs_B)
+    params = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(leaf.dtype), shapes)
+    q_BA = np.asarray(jax.jit(network.apply)(params, obs_B))
+    assert (q_BA.shape, q_BA.dtype) == ((BATCH, ACTIONS), np.float32)
+    assert np.isfinite(q_BA).all()
+    assert np.ptp(q_BA, axis=0).min() > 0, "Q-values depend on the observation"
+    assert np.ptp(q_BA, axis=1).min() > 0, "and on the action"
+    one_by_one = np.concatenate([network.apply(params, obs_B[i : i + 1]) for i in range(BATCH)])
+    np.testing.assert_allclose(q_BA, one_by_one, rtol=1e-4, atol=1e-5)
+
+
+def _kinds(field: str) -> set[str]:
+    """Values that `kind` may have in a part of the network."""
+    options: Any = typing.get_args(Network.model_fields[field].annotation)
+    return {typing.get_args(option.model_fields["kind"].annotation)[0] for option in options}

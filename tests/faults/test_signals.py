@@ -1,0 +1,114 @@
+"""SIGTERM and SIGINT ask for a checkpoint and an orderly end; a second one is immediate."""
+
+import os
+import signal
+import threading
+
+from hotloop_process import DAYS, TINY, checkpoints, finish, manifest, start, wait_for
+
+import hotloop as package
+from hotloop.progress import Silent
+
+ENDLESS = (
+    *("train", "tiny.yaml", "--out", "run", "--steps", str(DAYS)),
+    *("--set", "log={every: 50000, checkpoint_every: 2000000000}", "--set", "evaluation.every=0"),
+)
+
+
+def _is_training(tmp_path):
+    lines = tmp_path / "run" / "metrics.jsonl"
+    return lambda: lines.is_file() and lines.stat().st_size > 0
+
+
+def test_sigint_ends_the_run_with_a_checkpoint_and_says_how_to_continue(hotloop, tmp_path):
+    process = start(*ENDLESS, cwd=tmp_path)
+    wait_for(_is_training(tmp_path), process)
+    assert checkpoints(tmp_path / "run") == []
+    process.send_signal(signal.SIGINT)
+    ran = finish(process, timeout=20)
+    assert ran.code == 0, ran.err
+    assert "Traceback" not in ran.err
+    assert "stopped by SIGINT" in ran.out
+    assert "hotloop resume run" in ran.out
+    [reached] = checkpoints(tmp_path / "run")
+    continued = hotloop("resume", "run", "--steps", str(reached + 400), "--json").json
+    assert continued["env_steps"] == reached + 400
+    assert manifest(tmp_path / "run")["env_steps"] == reached + 400
+
+
+def test_sigterm_ends_the_run_with_a_checkpoint_and_is_named_in_the_json(tmp_path, spec_file):
+    process = start(*ENDLESS, "--json", cwd=tmp_path)
+    wait_for(_is_training(tmp_path), process)
+    process.send_signal(signal.SIGTERM)
+    result = finish(process, timeout=20).json
+    assert result["stopped"] == "stopped by SIGTERM"
+    assert checkpoints(tmp_path / "run") == [result["env_steps"]]
+
+
+def test_a_second_sigint_while_a_slow_disk_takes_the_checkpoint_is_immediate(tmp_path, spec_file):
+    slow_disk = """
+import time
+from pathlib import Path
+from hotloop.runs import checkpoint
+def save(*_):
+    Path("saving").touch()
+    time.sleep(60)
+checkpoint.save = save
+"""
+    process = start(*ENDLESS, cwd=tmp_path, before=slow_disk)
+    wait_for(_is_training(tmp_path), process)
+    process.send_signal(signal.SIGINT)
+    wait_for((tmp_path / "saving").exists, process)
+    process.send_signal(signal.SIGINT)
+    assert finish(process, timeout=10).code in (-signal.SIGINT, 128 + signal.SIGINT)
+
+
+def test_a_signal_while_compiling_ends_at_once_and_writes_nothing(tmp_path, spec_file):
+    slow_compiler = """
+import time
+from pathlib import Path
+from hotloop.driver import Driver
+def compile(self):
+    Path("compiling").touch()
+    time.sleep(60)
+Driver._compile = compile
+"""
+    process = start(*ENDLESS, cwd=tmp_path, before=slow_compiler)
+    wait_for((tmp_path / "compiling").exists, process)
+    process.send_signal(signal.SIGINT)
+    ran = finish(process, timeout=10)
+    assert ran.code == 130, ran.err
+    assert "Traceback" not in ran.err
+    assert not (tmp_path / "run").exists()
+
+
+class _Interrupting(Silent):
+    """Sends a signal to this very process after the first chunk."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def show(self, env_steps, total, figures):
+        if self.number:
+            os.kill(os.getpid(), self.number)
+            self.number = None
+
+
+def test_python_callers_get_their_run_and_their_handlers_back(tmp_path):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    run = package.train(TINY, out=tmp_path / "run", reporter=_Interrupting(signal.SIGTERM), **{"stop.steps": DAYS})
+    assert run.stopped == "stopped by SIGTERM"
+    assert run.env_steps == checkpoints(run.path)[-1] < 10_000
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_training_in_a_thread_leaves_signals_alone(tmp_path):
+    before, runs = signal.getsignal(signal.SIGINT), []
+    thread = threading.Thread(
+        target=lambda: runs.append(package.train(TINY, out=tmp_path / "run", **{"stop.steps": 200}))
+    )
+    thread.start()
+    thread.join(timeout=120)
+    assert runs
+    assert runs[0].env_steps == 200
+    assert signal.getsignal(signal.SIGINT) is before

@@ -333,7 +333,7 @@ class Spec(_Section):
     """Who does the array maths."""
     pipeline: str = "auto"
     """How experience flows to the learner; auto chooses by the env and says so."""
-    updates_per_step: float = Field(default=0.25, gt=0)
+    updates_per_step: float = Field(default=0.25, gt=0, le=1000)
     """Replay ratio: gradient steps per transition, below or above 1."""
     discount: float = Field(default=0.99, ge=0, le=1)
     """γ. Only a terminated episode cuts the bootstrap, never a truncated one."""

@@ -1,5 +1,6 @@
 """Reading a spec: presets, files, overrides, and complaints that fit on one line."""
 
+import copy
 import json
 import re
 from collections.abc import Mapping
@@ -74,7 +75,7 @@ def _read(source: "str | Path | Mapping[str, Any] | Spec") -> dict[str, Any]:
     if isinstance(source, Spec):
         return source.model_dump(mode="json")
     if isinstance(source, Mapping):
-        return dict(json.loads(json.dumps(source)))  # a deep copy of plain data
+        return copy.deepcopy(dict(source))
     if isinstance(source, str) and source in preset_names():
         text, where = (_presets() / f"{source}.yaml").read_text(), f"preset {source}"
     else:
@@ -94,10 +95,10 @@ def _read(source: "str | Path | Mapping[str, Any] | Spec") -> dict[str, Any]:
             raise SpecError(f"'{source}' cannot be read: {error}") from None
     try:
         data = json.loads(text) if where.endswith(".json") else _parse_yaml(text)
-    except json.JSONDecodeError as error:
-        raise SpecError(f"{where}: not JSON: {error}") from None
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{where}: not JSON: {error}") from None
     if not isinstance(data, dict):
         raise SpecError(f"{where} holds {type(data).__name__}, expected a mapping of spec fields")
     return data
@@ -193,8 +194,8 @@ def _parse_yaml(text: str) -> Any:
 # YAML 1.2 reads 1e-3 as a number; PyYAML alone would not. Reader and writer agree, so that the name 1e5 is quoted.
 _EXPONENT = (
     "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?([eE][-+]?\d+)$"),
-    list("-+0123456789"),
+    re.compile(r"^[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
 )
 
 

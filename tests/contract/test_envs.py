@@ -19,8 +19,8 @@ from hotloop.spec_reading import SpecError
 # One of each registered env; of a family of envs a few that differ in kind.
 ENV_IDS = [name for name in ENVS if ":" not in name] + [
     "gymnax:CartPole-v1",
-    "gymnax:MountainCar-v0",
-    "gymnax:Breakout-MinAtar",
+    "gymnax:FourRooms-misc",  # integers
+    "gymnax:Breakout-MinAtar",  # an image
 ]
 NUM_ENVS, STEPS = 5, 120
 

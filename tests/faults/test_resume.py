@@ -2,12 +2,11 @@
 
 import shutil
 import signal
-import time
 
 import pytest
 from hotloop_process import checkpoints, contents, finish, manifest, metrics, start, wait_for
 
-PERIODS = ("--set", "log={every: 2000, checkpoint_every: 4000}", "--set", "evaluation.every=5000")
+PERIODS = ("--set", "log={every: 1000, checkpoint_every: 4000}", "--set", "evaluation.every=5000")
 RATIOS = {"below one": ("0.125", 60_000), "above one": ("2.0", 40_000)}
 TIMES = {"seconds", "env_steps_per_s", "updates_per_s"}
 
@@ -25,9 +24,13 @@ def uninterrupted(request, tmp_path_factory, finished_once):
 
 
 def _kill_amid(process, run, env_steps):
-    """SIGKILL the process in some chunk after it has saved a checkpoint at or beyond `env_steps`."""
-    wait_for(lambda: any(step >= env_steps for step in checkpoints(run)), process)
-    time.sleep(0.01)
+    """SIGKILL the process after a checkpoint at or beyond `env_steps`, and lines of metrics beyond that checkpoint."""
+
+    def is_amid():
+        saved = checkpoints(run)
+        return saved and saved[-1] >= env_steps and metrics(run)[-1]["env_steps"] > saved[-1]
+
+    wait_for(is_amid, process)
     process.send_signal(signal.SIGKILL)
     assert finish(process).code == -signal.SIGKILL
 

@@ -70,10 +70,10 @@ def test_what_the_yaml_parser_chokes_on_is_refused(text: str) -> None:
 
 def test_a_complaint_about_a_whole_section_names_the_section_without_its_kind() -> None:
     torso: dict[str, Any] = {"kind": "cnn", "channels": [1]}
-    with pytest.raises(SpecError, match="^network.torso: channels, kernels and strides"):
+    with pytest.raises(SpecError, match=r"^network\.torso: channels, kernels and strides"):
         parse_spec({"network": {"torso": torso}})
 
 
 def test_steps_that_a_whole_block_would_carry_over_int32_are_refused() -> None:
-    with pytest.raises(SpecError, match="stop.steps is 2147483647; use at most"):
+    with pytest.raises(SpecError, match=r"stop\.steps is 2147483647; use at most"):
         parse_spec({"stop": {"steps": 2**31 - 1}})

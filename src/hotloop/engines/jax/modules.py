@@ -5,6 +5,7 @@ would cost more start-up time than these few lines save.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -36,7 +37,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
     "selu": jax.nn.selu,
     "tanh": jnp.tanh,
-    "gelu": jax.nn.gelu,
+    "gelu": partial(jax.nn.gelu, approximate=False),
     "silu": jax.nn.silu,
 }
 

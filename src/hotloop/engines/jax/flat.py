@@ -35,7 +35,9 @@ class Layout:
 
     def flatten(self, params: Any) -> jax.Array:
         """One vector from the network's own tree."""
-        return jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(params)])
+        pieces = [leaf.reshape(-1) for leaf in jax.tree.leaves(params)]
+        # Kept apart from what made the pieces: a plain copy of each, instead of a choice of piece per element.
+        return jnp.concatenate(jax.lax.optimization_barrier(pieces))
 
     def to_named(self, vector: Any) -> dict[str, np.ndarray]:
         """Named arrays: the interchange format of weights."""

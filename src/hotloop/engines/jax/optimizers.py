@@ -47,6 +47,8 @@ def scale_by_adam(beta1: float, beta2: float, eps: float) -> optax.GradientTrans
         steps = state.steps + 1
         mean = beta1 * state.mean + (1 - beta1) * gradient
         square = beta2 * state.square + (1 - beta2) * gradient * gradient
+        # Computed once and stored, instead of once more inside the loop that makes the step.
+        mean, square = jax.lax.optimization_barrier((mean, square))
         t = steps.astype(jnp.float32)
         root = jnp.sqrt(1 - beta2**t)
         step = (root / (1 - beta1**t)) * mean / (jnp.sqrt(square) + eps * root)

@@ -4,7 +4,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
@@ -153,21 +153,10 @@ def bench(
         result.print_table()
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Run a command; bad input is one line on stderr and exit code 2."""
-    from click import ClickException
-    from click.exceptions import Abort, Exit
-
     try:
-        code = app(standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
-    except Exit as exit_:
-        sys.exit(exit_.exit_code)
-    except ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (Abort, KeyboardInterrupt):
-        sys.exit(130)
+        app()
     except Exception as error:
         if not _is_for_the_user(error):
             raise

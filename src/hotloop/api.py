@@ -48,6 +48,8 @@ def train(
     Q-value per action; any flax linen module has both. `device_env` is an env of your own that satisfies
     `hotloop.envs.device.DeviceEnv`.
     """
+    if isinstance(network, Mapping):  # a section of the spec, not a module
+        overrides, network = {**overrides, "network": network}, None
     parsed = load_spec(spec, overrides)
     folder = RunFolder.choose(parsed, Path(out) if out is not None else None)
     from hotloop.assembly import Assembly, Own
@@ -71,6 +73,7 @@ def resume(
     """Continue a run from its newest whole checkpoint; `steps` moves its end."""
     folder = _open(run)
     spec = load_spec(folder.read_spec(), {"stop.steps": steps} if steps is not None else None)
+    folder.require_writable()
     reporter = reporter or Silent()
     checkpoint = folder.newest_checkpoint(reporter.warn)
     from hotloop.assembly import Assembly, Own

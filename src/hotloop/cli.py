@@ -1,6 +1,7 @@
 """The command line. Each command imports what it needs when it runs, so that help is instant."""
 
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+LONGEST_LINE = 500
 
 SpecArgument = Annotated[str | None, typer.Argument(metavar="SPEC", help="A preset's name or a YAML/JSON file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
@@ -55,7 +58,7 @@ def train(
         else:
             typer.echo(str(memory))
         if memory.refusal():
-            raise SpecError(memory.refusal())
+            raise SpecError(str(memory.refusal()))
         return
     _report(lambda reporter: api.train(parsed, out=out, reporter=reporter), as_json)
 
@@ -160,7 +163,7 @@ def main() -> None:
     except Exception as error:
         if not _is_for_the_user(error):
             raise
-        print(f"hotloop: {error}", file=sys.stderr)
+        print(f"hotloop: {_one_line(error)}", file=sys.stderr)
         sys.exit(2 if type(error).__name__ == "SpecError" else 1)
 
 
@@ -206,7 +209,21 @@ def _report(work: Any, as_json: bool) -> None:
 
 
 def _print_json(data: dict[str, Any]) -> None:
-    typer.echo(json.dumps(data))
+    """Print strict JSON: a figure that is not finite becomes null."""
+    typer.echo(json.dumps(_strict(data), allow_nan=False))
+
+
+def _strict(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {name: _strict(value) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_strict(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} …"
 
 
 if __name__ == "__main__":

@@ -41,11 +41,11 @@ class Driver:
         self.began = time.perf_counter()
         self.assembly, self.folder, self.reporter = assembly, folder, reporter
         self.spec, self.pipeline, self.engine = assembly.spec, assembly.pipeline, assembly.engine
-        for line in assembly.describe():
-            reporter.say(line)
         refusal = assembly.memory_plan().refusal()
         if refusal:
             raise SpecError(refusal)
+        for line in assembly.describe():
+            reporter.say(line)
         self.best_return: float | None = None
         self.evaluation: dict[str, float] | None = None
         self.disk_error: str | None = None
@@ -65,11 +65,13 @@ class Driver:
         """Run on from a checkpoint."""
         try:
             self.state = from_arrays(self._template(), arrays)
+            self.pipeline.check_state(self.state)
+            self.best_return, self.evaluation = _known(facts)
         except ValueError as error:
             raise SpecError(f"{self.folder.path}: {error}") from None
-        self.best_return, self.evaluation = facts.get("best_return"), facts.get("evaluation")
         self._compile()
         steps = int(self.state.env_steps)
+        self.logged_at = steps
         self.reporter.say(f"resuming {self.folder.path} at env step {steps:,}")
         return self._drive(resumed_at=steps)
 
@@ -349,6 +351,15 @@ class _Interrupts:
         self.seen = f"stopped by {signal.Signals(number).name}"
         for other in self._before:
             signal.signal(other, signal.SIG_DFL)
+
+
+def _known(facts: dict[str, Any]) -> tuple[float | None, dict[str, float] | None]:
+    """Best return and last evaluation from a checkpoint's manifest."""
+    best, evaluation = facts.get("best_return"), facts.get("evaluation")
+    is_evaluation = isinstance(evaluation, dict) and {"env_steps", "return_mean"} <= evaluation.keys()
+    if not (best is None or isinstance(best, int | float)) or not (evaluation is None or is_evaluation):
+        raise ValueError(f"the checkpoint's manifest has best_return {best!r} and evaluation {evaluation!r}")
+    return best, evaluation
 
 
 def _since_process_start() -> float:

@@ -111,7 +111,7 @@ def _number_is_constant(value: Any) -> Any:
     if is_number:
         return {"kind": "constant", "value": value}
     if not isinstance(value, dict | _Section):
-        raise ValueError(f"expected a number or a schedule such as {{kind: linear, …}}, got {value!r}")
+        raise ValueError(f"expected a number or a schedule such as {{kind: linear, …}}, got {str(value)[:40]!r}")
     return {"kind": "constant", **value} if isinstance(value, dict) else value
 
 

@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import reprlib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -49,7 +50,7 @@ def parse_value(text: str) -> Any:
     try:
         return _parse_yaml(text)
     except SpecError as error:
-        raise SpecError(f"'{text}' is {error}") from None
+        raise SpecError(f"{_short(text)} is {error}") from None
 
 
 def to_yaml(spec: Spec) -> str:
@@ -129,14 +130,21 @@ def _explain(error: Any, data: Mapping[str, Any]) -> str:
             seen, where = seen.get("kind"), f"{where}.kind"
         if expected:
             hint = registry.nearest(str(seen), expected)
-            return f"{where}: unknown value {seen!r}; {hint} (one of {', '.join(expected)})"
-        return f"{where}: got {seen!r}, expected {context.get('expected', 'another value')}"
+            return f"{where}: unknown value {_short(seen)}; {hint} (one of {', '.join(expected)})"
+        return f"{where}: got {_short(seen)}, expected {context.get('expected', 'another value')}"
     message = re.sub(r"^Value error, ", "", error["msg"])
     if kind == "value_error":
         return f"{where}: {message}" if where else message
     if kind == "missing":
         return f"{where}: missing"
-    return f"{where}: got {seen!r}; {message[0].lower()}{message[1:]}"
+    return f"{where}: got {_short(seen)}; {message[0].lower()}{message[1:]}"
+
+
+def _short(value: Any) -> str:
+    """A value as a person wants to see it again: a few dozen characters of it."""
+    shortener = reprlib.Repr()
+    shortener.maxlevel, shortener.maxstring, shortener.maxother = 2, 60, 60
+    return shortener.repr(value)
 
 
 _ABOUT_A_KEY = ("extra_forbidden", "missing")

@@ -98,9 +98,6 @@ COMMAND_LINES = {
     "no such file": (["train", "nowhere/spec.yaml"], ["nowhere/spec.yaml", "no such file"]),
     "unknown env by option": (["train", "--env", "Pong"], ["'Pong'", "cartpole"]),
     "unknown benchmark": (["bench", "trian"], ["benchmark", "'trian'", "'train'"]),
-    "unknown command": (["trian"], ["trian"]),
-    "unknown option": (["train", "tiny.yaml", "--sed", "3"], ["--sed"]),
-    "text for a number option": (["train", "tiny.yaml", "--steps", "many"], ["steps", "integer"]),
     "negative seed option": (["train", "tiny.yaml", "--seed", "-3"], ["seed", "-3"]),
     "resume of nothing": (["resume", "nowhere"], ["nowhere", "not a run"]),
     "eval of nothing": (["eval", "nowhere"], ["nowhere", "not a run"]),
@@ -112,6 +109,27 @@ def test_a_bad_command_line_is_refused(refused_by_process, what):
     args, expected = COMMAND_LINES[what]
     line = refused_by_process(*args)
     assert [part for part in expected if part not in line] == [], line
+
+
+USAGES = {
+    "unknown command": (["trian"], "trian"),
+    "unknown option": (["train", "tiny.yaml", "--sed", "3"], "--sed"),
+    "text for a number option": (["train", "tiny.yaml", "--steps", "many"], "--steps"),
+    "no episodes at all": (["eval", "run", "--episodes", "0"], "--episodes"),
+    "no run": (["resume"], "RUN"),
+}
+
+
+@pytest.mark.parametrize("what", USAGES)
+def test_a_wrong_usage_is_explained_with_exit_code_2(hotloop, tmp_path, what):
+    args, expected = USAGES[what]
+    before = contents(tmp_path)
+    ran = hotloop(*args)
+    assert ran.code == 2
+    assert expected in ran.err
+    assert "Traceback" not in ran.err
+    assert ran.out == ""
+    assert contents(tmp_path) == before
 
 
 FILES = {
@@ -197,10 +215,6 @@ def test_weights_other_than_best_and_last_are_refused(refused, finished, which):
     assert which in line
     assert "best" in line
     assert "last" in line
-
-
-def test_no_episodes_at_all_are_refused(refused, finished):
-    assert "episodes" in refused("eval", "run", "--episodes", "0")
 
 
 def test_a_replay_that_does_not_fit_is_refused_with_the_bytes_needed_and_available(refused, monkeypatch):

@@ -31,9 +31,12 @@ def _poisoned(monkeypatch):
     monkeypatch.setitem(registry.ENVS, "poisoned", registry.Entry("poisoned_env:Poisoned", "not finite for a while"))
 
 
-@pytest.mark.parametrize(("poison", "in_a_row"), [("nan", 10), ("inf", 4)])
-def test_rewards_that_stay_poisoned_stop_the_run_with_the_weights_of_before(tmp_path, poison, in_a_row):
-    spec = package.load_spec(EXPOSED, {"env.options.poison": poison, "guard.skips_in_a_row": in_a_row})
+@pytest.mark.parametrize(
+    ("poison", "loss", "in_a_row"), [("nan", "huber", 10), ("inf", "huber", 4), ("1e30", "mse", 4)]
+)
+def test_rewards_that_stay_poisoned_stop_the_run_with_the_weights_of_before(tmp_path, poison, loss, in_a_row):
+    chosen = {"env.options.poison": poison, "loss.kind": loss, "guard.skips_in_a_row": in_a_row}
+    spec = package.load_spec(EXPOSED, chosen)
     healthy = package.train(spec, out=tmp_path / "healthy", **{"stop.steps": 49 * 4})
     assert healthy.skipped == 0
     with pytest.raises(Diverged) as stopped:

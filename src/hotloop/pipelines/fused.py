@@ -144,6 +144,14 @@ class Fused:
             rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), items)
         return actor, rows, totals
 
+    def check_state(self, state: FusedState) -> None:
+        """Raise ValueError for a loaded state whose numbers point outside the ring: nothing checks them later."""
+        size, position, rows = int(state.ring.size), int(state.ring.position), self.block_plan.env_steps
+        if not 0 <= size <= self.capacity:
+            raise ValueError(f"the checkpoint's ring/size is {size}, expected 0 … {self.capacity}")
+        if not 0 <= position < self.capacity or position % rows:
+            raise ValueError(f"the checkpoint's ring/position is {position}, expected a multiple of {rows} in the ring")
+
     def num_bytes(self) -> int:
         """Device memory of the replay, before it is allocated."""
         return ring.num_bytes(self.capacity, self.row)

@@ -20,7 +20,7 @@ from hotloop.runs.failpoints import reach
 FORMAT = 1
 ARRAYS = "arrays.safetensors"
 MANIFEST = "manifest.json"
-_TEMPORARY = ".writing-"
+_TEMPORARY, _ASIDE = ".writing-", ".old"
 _LARGEST_MANIFEST = 1 << 20
 
 
@@ -34,16 +34,18 @@ class NewerFormat(CheckpointError):
 
 def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> Path:
     """Write a checkpoint at `folder`, replacing one already there; raises OSError with nothing half-visible."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.parent / f"{_TEMPORARY}{folder.name}-{os.getpid()}"
+    aside = folder.with_name(folder.name + _ASIDE)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         reach("checkpoint.begin")
         temporary.mkdir()
         # Written straight from the arrays' own memory: a large replay is not copied on its way to disk.
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary / ARRAYS)
+        save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, temporary / ARRAYS)
         reach("checkpoint.arrays_written")
         _flush(temporary / ARRAYS)
         manifest = {"format": FORMAT, **_fingerprint(temporary / ARRAYS), **facts}
@@ -54,20 +56,20 @@ def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any
         _flush(temporary)
         reach("checkpoint.before_rename")
         if folder.exists():
-            # A folder cannot be replaced in one step: move the old one aside first, readers fall back to it.
-            aside = folder.parent / f"{folder.name}.old"
+            # A folder cannot be replaced in one step: the old one goes aside first, and readers look there too.
             shutil.rmtree(aside, ignore_errors=True)
             os.replace(folder, aside)
             reach("checkpoint.old_aside")
-            os.replace(temporary, folder)
-            shutil.rmtree(aside, ignore_errors=True)
-        else:
-            os.replace(temporary, folder)
+        os.replace(temporary, folder)
         _flush(folder.parent)
+        shutil.rmtree(aside, ignore_errors=True)
         reach("checkpoint.done")
-    except OSError:
+    except (OSError, SafetensorError) as error:
+        if aside.exists() and not folder.exists():
+            os.replace(aside, folder)
         shutil.rmtree(temporary, ignore_errors=True)
-        raise
+        # The safetensors library wraps what the disk said in an exception of its own.
+        raise error if isinstance(error, OSError) else OSError(str(error)) from None
     return folder
 
 
@@ -93,6 +95,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read and check a checkpoint's manifest."""
     path = folder / MANIFEST
     try:
+        if not path.is_file():
+            raise CheckpointError(f"{folder}: it has no {MANIFEST}")
         if path.stat().st_size > _LARGEST_MANIFEST:
             raise CheckpointError(f"{folder}: {MANIFEST} is larger than 1 MiB")
         manifest = json.loads(path.read_bytes())
@@ -114,7 +118,14 @@ def newest_first(parent: Path) -> list[Path]:
     """Finished checkpoints below `parent`, newest first; torn ones never appear."""
     if not parent.is_dir():
         return []
-    return sorted((p for p in parent.iterdir() if p.name.isdigit() and p.is_dir()), key=lambda p: -int(p.name))
+    found = [p for p in parent.iterdir() if p.name.removesuffix(_ASIDE).isdigit() and p.is_dir()]
+    return sorted(found, key=lambda p: (-int(p.name.removesuffix(_ASIDE)), p.name))
+
+
+def place(folder: Path) -> Path:
+    """Where the checkpoint of that name is: aside, if its replacement was interrupted between two renames."""
+    aside = folder.with_name(folder.name + _ASIDE)
+    return aside if aside.is_dir() and not folder.is_dir() else folder
 
 
 def torn(parent: Path) -> list[Path]:
@@ -132,13 +143,15 @@ def digest(arrays: Mapping[str, np.ndarray]) -> str:
     """SHA-256 over names, dtypes, shapes and bytes: equal digests mean equal state, bit for bit."""
     total = hashlib.sha256()
     for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
+        array = np.asarray(arrays[name], order="C")
         total.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
         total.update(array.tobytes())
     return total.hexdigest()
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
+    if not path.is_file():  # reading a pipe would wait for ever
+        raise OSError("it is not a file")
     with path.open("rb") as file:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 

@@ -13,13 +13,13 @@ class EventFile:
     """Scalars over env steps in one `events.out.tfevents.*` file."""
 
     def __init__(self, folder: Path, resumed_at: int | None = None) -> None:
-        """Start a new file; `resumed_at` tells TensorBoard to drop later points of earlier files."""
+        """Start a new file; `resumed_at` tells TensorBoard to drop points of earlier files beyond that step."""
         now = time.time()
         self._file = (folder / f"events.out.tfevents.{int(now * 1e6)}.hotloop").open("ab")
         self._record(_double(1, now) + _bytes(3, b"brain.Event:2"))
         if resumed_at is not None:
             start_of_session = _varint_field(1, 1)
-            self._record(_double(1, now) + _varint_field(2, resumed_at) + _bytes(7, start_of_session))
+            self._record(_double(1, now) + _varint_field(2, resumed_at + 1) + _bytes(7, start_of_session))
             self.flush()
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:

@@ -22,7 +22,12 @@ _PACKAGES = ("hotloop", "jax", "jaxlib", "numpy", "optax", "gymnasium", "safeten
 class RunFolder:
     """Paths of one run. Creating or opening it checks; nothing here trains."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_chosen: bool = True) -> None:
+        """`is_chosen`: the user named this very folder."""
+        self.is_chosen = is_chosen
+        self._place(path)
+
+    def _place(self, path: Path) -> None:
         self.path = path
         self.spec_file = path / "spec.yaml"
         self.facts_file = path / "run.json"
@@ -36,13 +41,14 @@ class RunFolder:
     @classmethod
     def choose(cls, spec: Spec, out: Path | None) -> "RunFolder":
         """Decide where a new run goes, and refuse a place that is taken."""
-        path = out or _fresh(Path("runs"), f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+        path = out or Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        folder = cls(path, is_chosen=out is not None)
+        if out is None:
+            return folder
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise SpecError(f"{path} already exists; choose another --out, or continue it with `hotloop resume {path}`")
-        parent = next(p for p in [path, *path.absolute().parents] if p.exists())
-        if not os.access(parent, os.W_OK):
-            raise SpecError(f"{path} cannot be created: {parent} is not writable; choose another --out")
-        return cls(path)
+        folder.require_writable()
+        return folder
 
     @classmethod
     def open(cls, path: Path | str) -> "RunFolder":
@@ -51,16 +57,31 @@ class RunFolder:
         if not folder.spec_file.is_file():
             raise SpecError(f"{path} is not a run: it has no {folder.spec_file.name}")
         facts = folder.read_facts()
-        if facts.get("format", FORMAT) > FORMAT:
+        if type(facts.get("format")) is not int:
+            raise SpecError(f"{folder.facts_file} says format {facts.get('format')!r}, expected a number")
+        if facts["format"] > FORMAT:
             raise SpecError(
                 f"{path} has run format {facts['format']}, this hotloop reads up to {FORMAT}; "
                 "it was made by a newer hotloop"
             )
         return folder
 
+    def require_writable(self) -> None:
+        """Refuse a place where nothing can be written, before anything is computed."""
+        parent = next(p for p in [self.path, *self.path.absolute().parents] if p.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK):
+            raise SpecError(f"{self.path} cannot be written: {parent} is not a writable folder; choose another place")
+
     def create(self, spec: Spec, facts: dict[str, Any]) -> None:
-        """Write what is known before training."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        """Write what is known before training. Another run of the same second gets a folder of its own."""
+        base, number = self.path, 1
+        while True:
+            try:
+                self.path.mkdir(parents=True, exist_ok=self.is_chosen)
+                break
+            except FileExistsError:
+                number += 1
+                self._place(base.with_name(f"{base.name}-{number}"))
         self.spec_file.write_text(to_yaml(spec))
         self.facts_file.write_text(json.dumps({"format": FORMAT, **_circumstances(), **facts}, indent=1) + "\n")
 
@@ -72,7 +93,7 @@ class RunFolder:
         """What `create` wrote."""
         try:
             facts = json.loads(self.facts_file.read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise SpecError(f"{self.facts_file} cannot be read: {error}") from None
         if not isinstance(facts, dict):
             raise SpecError(f"{self.facts_file} holds {type(facts).__name__}, expected a mapping")
@@ -92,24 +113,16 @@ class RunFolder:
         raise SpecError(f"{self.path} has no whole checkpoint to continue from")
 
     def weights(self, which: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Named weights and manifest of the best checkpoint."""
-        folder = self.path / which
-        candidates = [p for p in (folder, folder.with_name(f"{which}.old")) if p.is_dir()]
-        if not candidates:
+        """Named weights and manifest: those of the `best` evaluation, or the `last` ones."""
+        if which not in ("best", "last"):
+            raise SpecError(f"there are no '{which[:40]}' weights; expected best or last")
+        folder = checkpoint.place(self.path / which)
+        if not folder.is_dir():
             raise SpecError(f"{self.path} has no {which} weights yet")
         try:
-            return checkpoint.load(candidates[0])
+            return checkpoint.load(folder)
         except checkpoint.CheckpointError as error:
             raise SpecError(str(error)) from None
-
-
-def _fresh(parent: Path, name: str) -> Path:
-    """`parent/name`, with a number behind it if two runs start within a second."""
-    path, number = parent / name, 1
-    while path.exists():
-        number += 1
-        path = parent / f"{name}-{number}"
-    return path
 
 
 def _circumstances() -> dict[str, Any]:

@@ -53,11 +53,13 @@ class Metrics:
 def read(path: Path) -> list[dict[str, Any]]:
     """All whole lines of a metrics file."""
     rows = []
-    for line in path.read_text().splitlines() if path.is_file() else []:
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError:  # a line that was being written when the process died
             continue
+        if isinstance(row, dict) and isinstance(row.get("env_steps"), int) and "kind" in row:
+            rows.append(row)
     return rows
 
 

@@ -22,7 +22,7 @@ def draw_curve(folder: Path, spec: Spec) -> Path:
 
     rows = metrics.read(folder / "metrics.jsonl")
     train = [row for row in rows if row["kind"] == "train"]
-    evaluations = [row for row in rows if row["kind"] == "eval"]
+    evaluations = [row for row in rows if row["kind"] == "eval" and None not in row.values()]
     figure, (top, bottom) = plt.subplots(
         2, 1, figsize=(8, 5.6), sharex=True, height_ratios=[2.4, 1], layout="constrained"
     )

@@ -103,9 +103,9 @@ class Driver:
                 host = self._read()
                 seconds = time.perf_counter() - started
                 self.clock.add(host, before, seconds)
-                # About half a second a chunk: short enough for Ctrl-C, long enough not to be seen in the speed.
                 if host["updates"] and self.seconds_to_first_update is None:
                     self.seconds_to_first_update = _since_process_start()
+                # About half a second a chunk: short enough for Ctrl-C, long enough not to be seen in the speed.
                 pace = max(1, min(int(blocks * SECONDS_PER_CHUNK / seconds), 8 * pace))
                 self._stop_if_diverged(host)
                 if _crossed(before, host, spec.log.every):

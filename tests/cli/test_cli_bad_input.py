@@ -168,6 +168,11 @@ def test_an_out_folder_below_a_file_is_refused(refused, tmp_path):
     assert "taken" in refused("train", "tiny.yaml", "--out", "taken/run")
 
 
+def test_a_file_where_the_runs_go_is_refused(refused, tmp_path):
+    (tmp_path / "runs").write_text("all of it")
+    assert "runs" in refused("train", "tiny.yaml", "--steps", "80")
+
+
 def test_an_empty_out_folder_is_used(hotloop, tmp_path):
     (tmp_path / "empty").mkdir()
     assert hotloop("train", "tiny.yaml", "--out", "empty", "--steps", "80", "--json").json["run"] == "empty"

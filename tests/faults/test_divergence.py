@@ -12,6 +12,7 @@ import hotloop as package
 from hotloop import registry
 from hotloop.cli import main
 from hotloop.driver import Diverged
+from hotloop.evaluate import Episodes
 from hotloop.runs import checkpoint
 
 # One update per vector step, from a replay that holds only that step's transitions: from the first poisoned step on,
@@ -61,9 +62,10 @@ def test_rewards_that_stay_poisoned_stop_the_run_with_the_weights_of_before(tmp_
     assert last["loss"] is None or np.isfinite(last["loss"])
 
 
-def test_a_short_poisoning_is_skipped_and_counted_and_the_run_goes_on(tmp_path):
+def test_a_short_poisoning_is_skipped_and_counted_and_the_run_goes_on(tmp_path, recwarn):
     run = package.train(EXPOSED, out=tmp_path / "run", **{"env.options": {"first": 50, "end": 53}})
     assert run.env_steps == 400
+    assert not [str(warning.message) for warning in recwarn if "legend" in str(warning.message)], "no episode has ended"
     assert run.skipped == 3
     assert run.updates == 100 - 3
     assert run.updates_per_step == 0.25, "attempts count"
@@ -72,6 +74,21 @@ def test_a_short_poisoning_is_skipped_and_counted_and_the_run_goes_on(tmp_path):
     assert arrays["learner/skipped_in_a_row"] == 0
     skipped = {row["env_steps"]: row["skipped"] for row in metrics(run.path, "train")}
     assert (skipped[160], skipped[200], skipped[240], skipped[400]) == (0, 1, 3, 3)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # the spread of infinities
+def test_an_evaluation_that_is_not_finite_is_never_the_best(tmp_path, monkeypatch):
+    outcomes = [np.nan, 3.0, np.inf, 5.0, 4.0]
+
+    def to_host(_):
+        return Episodes(np.full(4, outcomes.pop(0)), np.full(4, 10), {})
+
+    monkeypatch.setattr("hotloop.driver.to_host", to_host)
+    run = package.train(TINY, out=tmp_path / "run", **{"stop.steps": 1000, "evaluation.every": 200})
+    assert outcomes == []
+    best = json.loads((run.path / "best" / "manifest.json").read_text())
+    assert best["evaluation"]["return_mean"] == 5.0
+    assert best["env_steps"] == 800
 
 
 def test_a_return_that_is_not_finite_is_null_in_the_json(tmp_path, monkeypatch, capfd):

@@ -106,6 +106,13 @@ def test_a_new_run_in_a_read_only_folder_is_refused(hotloop, tmp_path, read_only
     assert "writable" in ran.refusal
 
 
+def test_a_run_without_a_name_in_a_read_only_folder_is_refused(tmp_path, spec_file, read_only):
+    (tmp_path / "closed").mkdir()
+    read_only(tmp_path / "closed")
+    ran = finish(start("train", spec_file, cwd=tmp_path / "closed", before=OBEY_PERMISSIONS))
+    assert "writable" in ran.refusal
+
+
 def test_a_resume_in_a_read_only_folder_is_refused(hotloop, finished, read_only):
     read_only(finished, finished / "checkpoints")
     (finished / "metrics.jsonl").chmod(0o444)

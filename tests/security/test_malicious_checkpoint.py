@@ -211,10 +211,21 @@ def test_a_manifest_cannot_name_a_file_elsewhere(newest, tmp_path, name):
         checkpoint.load(newest)
 
 
-@pytest.mark.parametrize("facts", [{"evaluation": "good"}, {"best_return": "high"}], ids=str)
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"best_return": "high"},
+        {"evaluation": "x" * 100_000},
+        {"evaluation": {"env_steps": 1000}},
+        {"evaluation": {"env_steps": 1000, "return_mean": "high"}},
+    ],
+    ids=lambda facts: str(facts)[:60],
+)
 def test_facts_of_the_wrong_kind_are_refused(hotloop, newest, facts):
     forge(newest, **facts)
     [name] = facts
+    goal = (newest.parents[1] / "spec.yaml").read_text().replace("return_at_least: null", "return_at_least: 1000.0")
+    (newest.parents[1] / "spec.yaml").write_text(goal)
     assert name in hotloop("resume", "run", "--steps", "1200").refusal
 
 

@@ -1,11 +1,13 @@
 """A spec or run folder from a stranger executes nothing and stays small."""
 
 import json
+import tracemalloc
 
 import pytest
 from hotloop_process import contents
 
 import hotloop as package
+from hotloop.envs.device import make_env
 from hotloop.spec_reading import SpecError
 
 TAGS = [
@@ -38,10 +40,35 @@ def _laughs(levels):
     return "{" + ", ".join(lines) + "}"
 
 
-@pytest.mark.parametrize("where", ["seed: {}", "description: {}", "env: {{options: {}}}"])
-def test_yaml_that_multiplies_itself_is_refused_in_a_short_line(hotloop, tmp_path, where):
-    (tmp_path / "laughs.yaml").write_text(where.format(_laughs(5)))
-    assert hotloop("train", "laughs.yaml").refusal  # which is short
+@pytest.mark.parametrize(
+    "where",
+    [
+        "seed: {}",
+        "description: {}",
+        "optimizer: {{learning_rate: [{}]}}",
+        "network: {{head: {{kind: {}}}}}",
+        "replay: {}",
+        "env: {{id: {}}}",
+        "env: {{options: {{max_steps: {}}}}}",
+        "env: {{options: {}}}",
+    ],
+)
+def test_yaml_that_multiplies_itself_takes_no_more_memory_than_its_size(tmp_path, where):
+    (tmp_path / "laughs.yaml").write_text(where.format(_laughs(6)))  # 600 bytes; 6 MB when written out
+    tracemalloc.start()
+    try:
+        with pytest.raises(SpecError) as refusal:
+            _build_env(tmp_path / "laughs.yaml")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2_000_000
+    assert len(str(refusal.value)) < 1_500
+
+
+def _build_env(path):
+    env = package.load_spec(path).env
+    return make_env(env.id, env.options)
 
 
 def test_a_setting_that_multiplies_itself_is_refused_in_a_short_line(hotloop):

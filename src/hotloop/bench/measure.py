@@ -3,6 +3,7 @@
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ class Result:
                 ratio += f" ({low:.3g}–{high:.3g})"
             against = "" if row.against is None else f"{row.means} {row.against}"
             table.add_row(row.case, f"{row.value:,.4g} {row.unit}", ratio, against, row.note)
-        console = Console()
+        console = Console() if sys.stdout.isatty() else Console(width=160)
         console.print(table)
         console.print("; ".join(f"{name} {value}" for name, value in self.settings.items()), style="dim")
         console.print(

@@ -43,9 +43,7 @@ class RunFolder:
         """Decide where a new run goes, and refuse a place that is taken."""
         path = out or Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         folder = cls(path, is_chosen=out is not None)
-        if out is None:
-            return folder
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if folder.is_chosen and path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise SpecError(f"{path} already exists; choose another --out, or continue it with `hotloop resume {path}`")
         folder.require_writable()
         return folder

@@ -4,6 +4,7 @@ Between chunks the host logs, evaluates, saves, and looks whether someone presse
 changes what the program computes, so an interrupted and resumed run ends in the same bits.
 """
 
+import math
 import signal
 import threading
 import time
@@ -214,8 +215,9 @@ class Driver:
         self.reporter.say(
             f"step {host['env_steps']:>9,}  greedy return {summary['return_mean']:7.1f} ± {summary['return_std']:.1f}"
         )
-        if self.best_return is None or summary["return_mean"] > self.best_return:
-            self.best_return = summary["return_mean"]
+        mean = summary["return_mean"]
+        if math.isfinite(mean) and (self.best_return is None or mean > self.best_return):
+            self.best_return = mean
             self._save_weights("best", host)
 
     def _save_weights(self, which: str, host: dict[str, Any]) -> None:
@@ -356,7 +358,9 @@ class _Interrupts:
 def _known(facts: dict[str, Any]) -> tuple[float | None, dict[str, float] | None]:
     """Best return and last evaluation from a checkpoint's manifest."""
     best, evaluation = facts.get("best_return"), facts.get("evaluation")
-    is_evaluation = isinstance(evaluation, dict) and {"env_steps", "return_mean"} <= evaluation.keys()
+    is_evaluation = isinstance(evaluation, dict) and all(
+        isinstance(evaluation.get(name), int | float) for name in ("env_steps", "return_mean")
+    )
     if not (best is None or isinstance(best, int | float)) or not (evaluation is None or is_evaluation):
         raise ValueError(f"the checkpoint's manifest has best_return {best!r} and evaluation {evaluation!r}")
     return best, evaluation

@@ -211,7 +211,13 @@ def _yaml_loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """SafeLoader with YAML 1.2's numbers."""
+        """SafeLoader with YAML 1.2's numbers and without aliases, which let a few lines stand for gigabytes."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+                raise yaml.MarkedYAMLError(problem="an alias; write its value out", problem_mark=mark)
+            return super().compose_node(parent, index)
 
     Loader.add_implicit_resolver(*_EXPONENT)
     return Loader

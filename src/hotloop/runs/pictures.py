@@ -38,7 +38,8 @@ def draw_curve(folder: Path, spec: Spec) -> Path:
         top.axhline(spec.stop.return_at_least, color=GOAL, linestyle="--", linewidth=1, label="solved")
     top.set_ylabel("return")
     top.set_title(f"{spec.name}  (seed {spec.seed}, {spec.updates_per_step:g} updates per step)", loc="left")
-    top.legend(frameon=False, loc="best", fontsize=9)
+    if top.get_legend_handles_labels()[0]:
+        top.legend(frameon=False, loc="best", fontsize=9)
     _plot(bottom, train, "loss", color="#4a6076", linewidth=1.4, label="loss")
     bottom.set_ylabel("loss")
     losses = [row["loss"] for row in train if row.get("loss")]

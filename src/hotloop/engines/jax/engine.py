@@ -83,7 +83,7 @@ class JaxEngine:
 
         def one(carry: Any, batch_and_q: Any) -> Any:
             batch, q_t_BA = batch_and_q
-            params, optimizer, skipped_in_a_row, sums = carry
+            params, optimizer = carry
             tree = self.layout.unflatten(params)
             if rule == "vanilla":
                 v_t_B = targets.max_value(self._network.apply(tree, batch.s_t), xp=jnp)
@@ -112,19 +112,18 @@ class JaxEngine:
 
             params = keep(params - learning_rate * step, params)
             optimizer = jax.tree.map(keep, moved, optimizer)
-            skipped_in_a_row = keep(jnp.zeros_like(skipped_in_a_row), skipped_in_a_row + 1)
-            sums = sums + keep(jnp.stack([loss, norm, q, jnp.ones_like(q)]), jnp.zeros_like(sums))
-            return (params, optimizer, skipped_in_a_row, sums), td_B
+            return (params, optimizer), (td_B, jnp.stack([loss, norm, q, finite.astype(jnp.float32)]))
 
-        start = (
-            state.params,
-            state.optimizer,
-            state.skipped_in_a_row,
-            jnp.zeros((len(METRICS),), jnp.float32),
+        (params, optimizer), (td_KB, metrics_KM) = jax.lax.scan(
+            one, (state.params, state.optimizer), (batches, q_t_KBA)
         )
-        (params, optimizer, in_a_row, sums), td_KB = jax.lax.scan(one, start, (batches, q_t_KBA))
-        applied = sums[METRICS.index("applied")].astype(jnp.int32)
-        updates, skipped = state.updates + applied, state.skipped + td_KB.shape[0] - applied
+        # Counted here, once, and not in the loop, where every scalar costs as much as a small kernel.
+        applied_K = metrics_KM[:, METRICS.index("applied")] > 0
+        updates = state.updates + jnp.sum(applied_K, dtype=jnp.int32)
+        skipped = state.skipped + jnp.sum(~applied_K, dtype=jnp.int32)
+        since_applied = jnp.argmax(applied_K[::-1]).astype(jnp.int32)
+        in_a_row = jnp.where(jnp.any(applied_K), since_applied, state.skipped_in_a_row + applied_K.shape[0])
+        sums = jnp.sum(jnp.where(applied_K[:, None], metrics_KM, 0.0), axis=0)
         return LearnerState(params, state.target, optimizer, updates, skipped, in_a_row), td_KB, sums
 
     def move_target(self, state: LearnerState, times: jax.Array) -> LearnerState:

@@ -15,6 +15,7 @@ from hotloop.spec_reading import load_spec
 
 REPEATS = 1_000
 ROUNDS = 25
+POOL = 64
 
 
 def run(reporter: Reporter) -> Result:
@@ -66,6 +67,7 @@ def stage_loops(spec: Spec) -> dict[str, Callable[[], None]]:
     shape = (spec.block.updates, spec.replay.batch_size)
     key = jax.random.key(1)
     batches = jax.jit(lambda r: ring.sample(r, key, shape))(state.ring)
+    pool = jax.jit(lambda r: ring.sample(r, key, (POOL, *shape)))(state.ring)
     explore_N = engine.exploration(jnp.full(num_envs, 50_000, jnp.int32))
     action_N = jnp.zeros(num_envs, jnp.int32)
     items = jax.jit(lambda s: pipeline.collect(s, key)[1])(state)
@@ -82,6 +84,8 @@ def stage_loops(spec: Spec) -> dict[str, Callable[[], None]]:
         return env_state, transition
 
     def update(i: Any, learner: Any) -> Any:
+        # Other batches each time: of the same ones, XLA would ask the target net only once.
+        batches = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i % POOL, keepdims=False), pool)
         return engine.update(learner, batches, engine.learning_rate(i))[0]
 
     first = jax.jit(lambda s: step_all(env, s.actor.env, action_N, key))(state)

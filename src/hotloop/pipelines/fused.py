@@ -96,7 +96,7 @@ class Fused:
         env_steps = state.env_steps + self.block_plan.env_steps
         learning = env_steps >= self.spec.replay.start
 
-        # Drawn outside the branch and unused before the learning start: with the ring inside, a block is a fifth slower.
+        # Drawn outside the branch, unused before the learning start: with the ring inside, a block is a fifth slower.
         batches = ring.sample(kept, sample_key, (self.block_plan.updates, self.spec.replay.batch_size))
 
         def learn(learner: LearnerState) -> tuple[LearnerState, jax.Array]:

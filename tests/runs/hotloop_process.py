@@ -7,6 +7,7 @@ found again in the session's cache.
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -76,6 +77,8 @@ def start(*args: str | Path, cwd: Path, env: dict[str, str] | None = None, befor
         cwd=cwd,
         env={**inherited, "COLUMNS": "200", **(env or {})},
         stdin=subprocess.DEVNULL,
+        # A shell that runs the tests in the background leaves SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

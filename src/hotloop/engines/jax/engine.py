@@ -117,7 +117,7 @@ class JaxEngine:
         (params, optimizer), (td_KB, metrics_KM) = jax.lax.scan(
             one, (state.params, state.optimizer), (batches, q_t_KBA)
         )
-        # Counted here, once, and not in the loop, where every scalar costs as much as a small kernel.
+        # Counted here, once, from what the loop left behind.
         applied_K = metrics_KM[:, METRICS.index("applied")] > 0
         updates = state.updates + jnp.sum(applied_K, dtype=jnp.int32)
         skipped = state.skipped + jnp.sum(~applied_K, dtype=jnp.int32)

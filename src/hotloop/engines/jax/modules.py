@@ -1,7 +1,6 @@
 """A network is a pair of pure functions, `init` and `apply`: the shape that flax and haiku modules have too.
 
-So a user's own flax module drops in as it is, and our own networks need no module library: importing one
-would cost more start-up time than these few lines save.
+So a user's own flax module drops in as it is, and our own networks, a few dozen lines, need no module library.
 """
 
 from collections.abc import Callable, Sequence

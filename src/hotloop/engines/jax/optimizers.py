@@ -35,8 +35,7 @@ class AdamState(NamedTuple):
 def scale_by_adam(beta1: float, beta2: float, eps: float) -> optax.GradientTransformation:
     """Adam with both bias corrections folded into two scalars.
 
-    The same numbers as optax.scale_by_adam with one division per weight instead of three, which is a tenth
-    of a whole update of a small network.
+    The same numbers as optax.scale_by_adam with one division per weight instead of three.
     """
 
     def init(params: jax.Array) -> AdamState:

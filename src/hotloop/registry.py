@@ -15,6 +15,7 @@ class Entry(NamedTuple):
 
 ENVS: Mapping[str, Entry] = {
     "cartpole": Entry("hotloop.envs.cartpole:CartPole", "CartPole-v1 as a device env (4 numbers, 2 actions)"),
+    "snake": Entry("hotloop.envs.snake:Snake", "Snake on a grid of 5-32 cells a side (10-23 features or an image)"),
     "gymnax:NAME": Entry("hotloop.envs.gymnax:from_gymnax", "any gymnax env with discrete actions"),
 }
 TORSOS: Mapping[str, Entry] = {

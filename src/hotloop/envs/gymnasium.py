@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from hotloop.envs import device
+from hotloop.envs import device, snake_features
 from hotloop.envs.device import DeviceEnv, Drawable, reset_all, step_all
 
 
@@ -106,12 +106,20 @@ class GymnasiumVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         return np.array(t.obs), t.reward.astype(np.float64), t.terminated, t.truncated, infos
 
 
-gym.register(
-    id="hotloop/CartPole-v1",
-    entry_point="hotloop.envs.gymnasium:make_env",
-    vector_entry_point="hotloop.envs.gymnasium:make_vec",
-    kwargs={"env_id": "cartpole"},
-)
+IDS: dict[str, dict[str, Any]] = {
+    "hotloop/CartPole-v1": {"env_id": "cartpole"},
+    "hotloop/Snake-v1": {"env_id": "snake"},
+    **{f"hotloop/Snake{kind.title()}-v1": {"env_id": "snake", "obs": kind} for kind in snake_features.SIZES},
+}
+"""Gymnasium's names; `gymnasium.make` takes the env's own options too (`grid=20`)."""
+
+for _name, _options in IDS.items():
+    gym.register(
+        id=_name,
+        entry_point="hotloop.envs.gymnasium:make_env",
+        vector_entry_point="hotloop.envs.gymnasium:make_vec",
+        kwargs=_options,
+    )
 
 
 def _spaces(env: DeviceEnv) -> tuple[gym.spaces.Box, "gym.spaces.Discrete[np.int64]"]:

@@ -23,9 +23,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotloop.envs import snake_features
+from hotloop.envs import boards, snake_features
+from hotloop.envs.boards import LARGEST_GRID, row_dtype
 from hotloop.envs.device import ObsSpec
-from hotloop.envs.flood import LARGEST_GRID, row_dtype
 from hotloop.registry import nearest
 
 if TYPE_CHECKING:
@@ -37,14 +37,19 @@ ACTIONS = {"relative": 3, "absolute": 4}
 
 
 class SnakeState(NamedTuple):
-    """One game. `cells` is a ring of the body's cell numbers y * G + x, the head at `head`, the tail behind it."""
+    """One game. All boards are (G,) rows of bits; the body's order is in the headings its cells were left in."""
 
-    rows: jax.Array  # (G,) bits: where the body is, head included
-    cells: jax.Array  # (G * G,) uint16
-    head: jax.Array
-    length: jax.Array
+    body: jax.Array  # where the snake is, head included
+    left_by_low: jax.Array  # low bit of the heading in which the head left each cell of the body
+    left_by_high: jax.Array  # and its high bit
+    x: jax.Array
+    y: jax.Array
+    tail_x: jax.Array
+    tail_y: jax.Array
     heading: jax.Array
-    food: jax.Array
+    food_x: jax.Array
+    food_y: jax.Array
+    length: jax.Array
     t: jax.Array
 
 
@@ -96,82 +101,98 @@ class Snake:
 
     def reset(self, key: jax.Array) -> tuple[SnakeState, jax.Array]:
         """Begin a game."""
-        middle, length = self.grid // 2, self.start_length
-        body = [middle * self.grid + middle - i for i in reversed(range(length))]  # from tail to head
-        rows = np.zeros(self.grid, row_dtype(self.grid))
-        rows[middle] = sum(1 << (cell % self.grid) for cell in body)
-        cells = np.zeros(self.grid**2, np.uint16)
-        cells[:length] = body
+        middle, back = self.grid // 2, self.grid // 2 - self.start_length + 1
+        body = np.zeros(self.grid, row_dtype(self.grid))
+        body[middle] = sum(1 << x for x in range(back, middle + 1))
+        food_x, food_y = self._place_food(jnp.asarray(body), jnp.int32(self.start_length), key)
         state = SnakeState(
-            rows=jnp.asarray(rows),
-            cells=jnp.asarray(cells),
-            head=jnp.int32(length - 1),
-            length=jnp.int32(length),
+            body=jnp.asarray(body),
+            left_by_low=jnp.asarray(body),  # heading 1, right
+            left_by_high=jnp.zeros(self.grid, body.dtype),
+            x=jnp.int32(middle),
+            y=jnp.int32(middle),
+            tail_x=jnp.int32(back),
+            tail_y=jnp.int32(middle),
             heading=jnp.int32(1),
-            food=jnp.int32(0),
+            food_x=food_x,
+            food_y=food_y,
+            length=jnp.int32(self.start_length),
             t=jnp.int32(0),
         )
-        state = state._replace(food=self._place_food(state, key))
         return state, self.observe(state)
 
     def step(
         self, state: SnakeState, action: jax.Array, key: jax.Array
     ) -> tuple[SnakeState, jax.Array, jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
         """Move one cell."""
-        grid = self.grid
         heading = self._turn(state.heading, action)
-        x, y = snake_features.position(self._cell_at(state, state.head), grid)
-        new_x, new_y = snake_features.neighbour(x, y, heading)
-        new_cell = new_y * grid + new_x
-        new_bit = snake_features.bit(new_x, new_y, grid)
-        dead = ~jnp.any(new_bit & snake_features.free_rows(state.rows, grid))
-        ate = ~dead & (new_cell == state.food)
-
-        tail_x, tail_y = snake_features.position(self._cell_at(state, state.head - state.length + 1), grid)
-        tail_bit = jnp.where(ate, 0, snake_features.bit(tail_x, tail_y, grid)).astype(state.rows.dtype)
-        head = jnp.where(dead, state.head, (state.head + 1) % grid**2)
-        is_new_head = (jnp.arange(grid**2) == head) & ~dead
-        moved = SnakeState(
-            rows=jnp.where(dead, state.rows, (state.rows | new_bit) & ~tail_bit),
-            cells=jnp.where(is_new_head, new_cell.astype(jnp.uint16), state.cells),
-            head=head,
-            length=state.length + ate,
-            heading=heading,
-            food=state.food,
-            t=state.t + 1,
+        x, y = boards.neighbour(state.x, state.y, heading)
+        next_head = boards.cell(x, y, self.grid)
+        dead = ~boards.any_bit(next_head & boards.free(state.body))
+        ate = ~dead & (x == state.food_x) & (y == state.food_y)
+        moved = self._move(state, heading, x, y, dead, ate)
+        food_x, food_y = self._place_food(moved.body, moved.length, key)
+        moved = moved._replace(
+            food_x=jnp.where(ate, food_x, state.food_x), food_y=jnp.where(ate, food_y, state.food_y), t=state.t + 1
         )
-        moved = moved._replace(food=jnp.where(ate, self._place_food(moved, key), state.food))
-
-        food_x, food_y = snake_features.position(state.food, grid)
-        gained = _distance(x, y, food_x, food_y) - _distance(new_x, new_y, food_x, food_y)
-        on_the_way = STEP + gained.astype(jnp.float32) * (SHAPING / grid)
+        before = boards.distance(state.x, state.y, state.food_x, state.food_y)
+        after = boards.distance(x, y, state.food_x, state.food_y)
+        on_the_way = STEP + (before - after).astype(jnp.float32) * (SHAPING / self.grid)
         truncated = moved.t >= self.max_steps
         reward = jnp.where(dead, DEATH, jnp.where(ate, FOOD, on_the_way)) + jnp.where(truncated, TIME_OUT, 0.0)
-        won = moved.length == grid**2
+        won = moved.length == self.grid**2
         info = {"score": moved.length - self.start_length}
         return moved, self.observe(moved), reward, dead | won, truncated, info
 
     def observe(self, state: SnakeState) -> jax.Array:
         """What the agent sees of a state."""
-        head = snake_features.position(self._cell_at(state, state.head), self.grid)
-        tail = snake_features.position(self._cell_at(state, state.head - state.length + 1), self.grid)
-        food = snake_features.position(state.food, self.grid)
-        seen = snake_features.Board(state.rows, *head, *tail, *food, state.heading, state.length)
-        return snake_features.observe(self.obs, seen)
+        return snake_features.observe(self.obs, state)
 
     def render(self, state: SnakeState) -> "Image":
         """Draw one state."""
         from hotloop.envs.snake_picture import draw
 
-        last = int(state.head)
-        body = [int(state.cells[(last - i) % self.grid**2]) for i in range(int(state.length))]
         return draw(
             grid=self.grid,
-            body=[(cell % self.grid, cell // self.grid) for cell in body],
+            body=self.cells_of(state),
             heading=int(state.heading),
-            food=(int(state.food) % self.grid, int(state.food) // self.grid),
+            food=(int(state.food_x), int(state.food_y)),
             score=int(state.length) - self.start_length,
             t=int(state.t),
+        )
+
+    def cells_of(self, state: SnakeState) -> list[tuple[int, int]]:
+        """The body's cells (x, y) from head to tail, on the host."""
+        x, y, cells = int(state.tail_x), int(state.tail_y), []
+        for _ in range(int(state.length)):
+            cells.append((x, y))
+            low, high = ((int(rows[y]) >> x) & 1 for rows in (state.left_by_low, state.left_by_high))
+            dx, dy = ((0, -1), (1, 0), (0, 1), (-1, 0))[low + 2 * high]
+            x, y = x + dx, y + dy
+        return cells[::-1]
+
+    def _move(
+        self, state: SnakeState, heading: jax.Array, x: jax.Array, y: jax.Array, dead: jax.Array, ate: jax.Array
+    ) -> SnakeState:
+        """Put the head on (x, y); the tail follows unless the snake ate. A dead one only turns."""
+        old_head = boards.cell(state.x, state.y, self.grid)
+        low = jnp.where((heading & 1) > 0, state.left_by_low | old_head, state.left_by_low & ~old_head)
+        high = jnp.where((heading & 2) > 0, state.left_by_high | old_head, state.left_by_high & ~old_head)
+        tail = boards.cell(state.tail_x, state.tail_y, self.grid)
+        tail_heading = boards.any_bit(low & tail) + 2 * boards.any_bit(high & tail)
+        tail_x, tail_y = boards.neighbour(state.tail_x, state.tail_y, tail_heading)
+        stays = dead | ate
+        body = jnp.where(stays, state.body, state.body & ~tail) | boards.cell(x, y, self.grid)
+        return state._replace(
+            body=jnp.where(dead, state.body, body),
+            left_by_low=jnp.where(dead, state.left_by_low, low),
+            left_by_high=jnp.where(dead, state.left_by_high, high),
+            x=jnp.where(dead, state.x, x),
+            y=jnp.where(dead, state.y, y),
+            tail_x=jnp.where(stays, state.tail_x, tail_x),
+            tail_y=jnp.where(stays, state.tail_y, tail_y),
+            heading=heading,
+            length=state.length + ate,
         )
 
     def _turn(self, heading: jax.Array, action: jax.Array) -> jax.Array:
@@ -179,24 +200,8 @@ class Snake:
             return jnp.where((action - heading) % 4 == 2, heading, action)
         return (heading + jnp.where(action == 1, -1, jnp.where(action == 2, 1, 0))) % 4
 
-    def _cell_at(self, state: SnakeState, place: jax.Array) -> jax.Array:
-        return state.cells.at[place % self.grid**2].get(mode="promise_in_bounds").astype(jnp.int32)
-
-    def _place_food(self, state: SnakeState, key: jax.Array) -> jax.Array:
+    def _place_food(self, body: jax.Array, length: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """A cell drawn uniformly from the free ones: the k-th, found by counting bits."""
-        free = snake_features.free_rows(state.rows, self.grid)
-        count = jnp.maximum(self.grid**2 - state.length, 1).astype(jnp.uint32)
+        count = jnp.maximum(self.grid**2 - length, 1).astype(jnp.uint32)
         k = (jax.random.bits(key, (), jnp.uint32) % count).astype(jnp.int32)
-        in_row = jax.lax.population_count(free).astype(jnp.int32)
-        up_to_row = jnp.cumsum(in_row)
-        y = jnp.sum(up_to_row <= k)
-        row = jnp.sum(jnp.where(jnp.arange(self.grid) == y, free, 0), dtype=jnp.uint32)
-        left_of = jnp.sum(jnp.where(jnp.arange(self.grid) == y, up_to_row - in_row, 0))
-        columns = jnp.arange(self.grid, dtype=jnp.uint32)
-        rank = jax.lax.population_count(row & ((jnp.uint32(2) << columns) - 1)).astype(jnp.int32)
-        x = jnp.sum(rank <= k - left_of)
-        return (y * self.grid + x).astype(jnp.int32)
-
-
-def _distance(x: jax.Array, y: jax.Array, to_x: jax.Array, to_y: jax.Array) -> jax.Array:
-    return jnp.abs(x - to_x) + jnp.abs(y - to_y)
+        return boards.kth_cell(boards.free(body), k)

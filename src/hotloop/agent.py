@@ -13,7 +13,8 @@ from hotloop.evaluate import episodes_program, record, to_host
 from hotloop.runs.pictures import write_gif
 from hotloop.spec_reading import SpecError
 
-FRAMES_SKIPPED = 2
+FRAMES_PER_SECOND = 25
+"""A recording shows no more; envs that move faster are shown every second step, or fewer."""
 
 
 class Agent:
@@ -60,8 +61,9 @@ class Agent:
         if not self.can_record:
             raise SpecError(f"env {self.spec.env.id} cannot draw itself; there is nothing to record")
         key, max_steps = jax.random.key(seed), self.spec.evaluation.max_steps
-        frames = record(env, self.engine, self.params, key, max_steps, FRAMES_SKIPPED)
-        return write_gif(frames, Path(path), env.render_fps / FRAMES_SKIPPED)
+        every = max(1, round(env.render_fps / FRAMES_PER_SECOND))
+        frames = record(env, self.engine, self.params, key, max_steps, every)
+        return write_gif(frames, Path(path), env.render_fps / every)
 
     def _batch(self, obs: Any) -> tuple[np.ndarray, bool]:
         spec = self.env.obs_spec

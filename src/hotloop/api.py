@@ -84,14 +84,24 @@ def resume(
     return Run(folder.path, Driver(assembly, folder, reporter).resume(*checkpoint))
 
 
-def load(run: str | Path | Run, *, which: str = "best", network: Any = None, device_env: Any = None) -> "Agent":
-    """Load the trained agent of a run: its `best` evaluated weights, or the `last`."""
+def load(
+    run: str | Path | Run,
+    *,
+    which: str = "best",
+    network: Any = None,
+    device_env: Any = None,
+    **overrides: Any,
+) -> "Agent":
+    """Load the trained agent of a run: its `best` evaluated weights, the `last`, or the last of `seed-3`.
+
+    Overrides are fields of the spec, to see the agent elsewhere: `load(run, **{"env.options.grid": 20})`.
+    """
     folder = _open(run)
     named, _ = folder.weights(which)
     from hotloop.agent import Agent
     from hotloop.assembly import Assembly, Own
 
-    assembly = Assembly(folder.read_spec(), Own(network, device_env))
+    assembly = Assembly(load_spec(folder.read_spec(), overrides), Own(network, device_env))
     try:
         return Agent(assembly, assembly.engine.layout.from_named(named))
     except ValueError as error:

@@ -55,11 +55,13 @@ class Assembly:
 
     def memory_plan(self) -> MemoryPlan:
         """What the run will need, before any of it is allocated."""
-        block, row_bytes = self.spec.block, self.pipeline.num_bytes() // self.pipeline.capacity
+        block, seeds = self.spec.block, self.spec.seeds
+        row_bytes = self.pipeline.num_bytes() // self.pipeline.capacity
+        times = f" x {seeds} seeds" if seeds > 1 else ""
         parts = {
-            f"replay of {self.pipeline.capacity:,} transitions": self.pipeline.num_bytes(),
-            "weights, target, moments, gradient": 5 * 4 * self.engine.layout.size,
-            f"{block.updates} batches": 2 * block.updates * self.spec.replay.batch_size * row_bytes,
+            f"replay of {self.pipeline.capacity:,} transitions{times}": seeds * self.pipeline.num_bytes(),
+            f"weights, target, moments, gradient{times}": seeds * 5 * 4 * self.engine.layout.size,
+            f"{block.updates} batches{times}": seeds * 2 * block.updates * self.spec.replay.batch_size * row_bytes,
         }
         return MemoryPlan(parts, setup.device_memory_available(available_host_memory()))
 
@@ -69,7 +71,7 @@ class Assembly:
         lines = [
             f"{spec.name}: {spec.env.id} x{spec.env.num_envs}, replay ratio {spec.updates_per_step:g} "
             f"({block.updates} updates per {block.vector_steps} vector steps), batch {spec.replay.batch_size}, "
-            f"{self.engine.layout.size:,} weights, seed {spec.seed}",
+            f"{self.engine.layout.size:,} weights, {self._seeds()}",
             f"pipeline: {self.pipeline_choice}; device: {self.machine['device']}; threads: {self.machine['threads']}",
             str(self.memory_plan()),
         ]
@@ -79,3 +81,12 @@ class Assembly:
                 f"a whole number of blocks of {block.env_steps:,} transitions"
             )
         return lines
+
+    def _seeds(self) -> str:
+        first, count = self.spec.seed, self.spec.seeds
+        if count == 1:
+            return f"seed {first}"
+        from hotloop.pipelines.seeds import SeedAxis
+
+        devices = SeedAxis(count).num_devices
+        return f"{count} seeds from {first}, on {devices} device(s)"

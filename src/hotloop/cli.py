@@ -21,6 +21,7 @@ LONGEST_LINE = 500
 
 SpecArgument = Annotated[str | None, typer.Argument(metavar="SPEC", help="A preset's name or a YAML/JSON file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="a.b=c", help="Override a field of the spec.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 
 
@@ -28,9 +29,10 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a ru
 def train(
     spec: SpecArgument = None,
     env: Annotated[str | None, typer.Option(help="Env id; alone, trains the default spec on it.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="a.b=c", help="Override a field.")] = None,
+    set_: SetOption = None,
     steps: Annotated[int | None, typer.Option(help="Env steps in all (stop.steps).")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Seeds trained side by side, from --seed on.")] = None,
     engine: Annotated[str | None, typer.Option(help="Who does the array maths.")] = None,
     pipeline: Annotated[str | None, typer.Option(help="How experience flows; auto by default.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say how much memory it needs, and stop.")] = False,
@@ -43,7 +45,10 @@ def train(
 
     if spec is None and env is None:
         raise SpecError("say what to train: a preset (`hotloop list`), a file, or --env ID")
-    short = {"env.id": env, "stop.steps": steps, "seed": seed, "engine": engine, "pipeline": pipeline}
+    short = {
+        **{"env.id": env, "stop.steps": steps, "seed": seed, "seeds": seeds},
+        **{"engine": engine, "pipeline": pipeline},
+    }
     overrides = {
         **_parse_set(set_ or []),
         **{path: value for path, value in short.items() if value is not None},
@@ -80,14 +85,15 @@ def evaluate(
     run: RunArgument,
     episodes: Annotated[int, typer.Option(min=1, help="Greedy episodes to play.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the episodes.")] = 0,
-    which: Annotated[str, typer.Option(help="best or last weights.")] = "best",
+    which: Annotated[str, typer.Option(help="best or last weights, or those of seed-N.")] = "best",
+    set_: SetOption = None,
     record: Annotated[Path | None, typer.Option(metavar="FILE.gif", help="Also write a recording.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Play greedy episodes with a trained agent."""
     from hotloop import api
 
-    agent = api.load(run, which=which)
+    agent = api.load(run, which=which, **_parse_set(set_ or []))
     figures: dict[str, Any] = agent.evaluate(episodes, seed)
     if record is not None:
         figures["recording"] = str(agent.record(record, seed))

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +19,14 @@ import psutil
 from hotloop.agent import Agent
 from hotloop.assembly import Assembly
 from hotloop.evaluate import episodes_program, to_host
-from hotloop.pipelines.fused import no_totals
+from hotloop.pipelines.fused import Totals
+from hotloop.pipelines.seeds import SeedAxis
 from hotloop.progress import Reporter
 from hotloop.runs import checkpoint
 from hotloop.runs.folder import RunFolder
 from hotloop.runs.metrics import Metrics
 from hotloop.runs.state import digests, from_arrays, to_arrays
+from hotloop.runs.statistics import estimate
 from hotloop.spec_reading import SpecError
 
 SECONDS_PER_CHUNK = 0.5
@@ -34,21 +36,40 @@ class Diverged(Exception):
     """Too many updates in a row were not finite; the message says where the state was saved."""
 
 
+class Reading(NamedTuple):
+    """The few numbers the host needs of a state; arrays have one entry per seed."""
+
+    env_steps: int  # of the seed that is furthest; they only differ once a stop rule has held one back
+    episodes: np.ndarray
+    learned_from: np.ndarray
+    updates: np.ndarray
+    skipped: np.ndarray
+    skipped_in_a_row: np.ndarray
+    totals: Totals
+
+    @property
+    def attempts(self) -> int:
+        """Gradient steps of all seeds, those that were skipped included."""
+        return int(np.sum(self.updates + self.skipped))
+
+
 class Driver:
-    """One training session of one run."""
+    """One training session of one run, of one seed or several side by side."""
 
     def __init__(self, assembly: Assembly, folder: RunFolder, reporter: Reporter) -> None:
         """Say what is about to happen, and refuse what does not fit into memory."""
         self.began = time.perf_counter()
         self.assembly, self.folder, self.reporter = assembly, folder, reporter
         self.spec, self.pipeline, self.engine = assembly.spec, assembly.pipeline, assembly.engine
+        self.seeds = [(self.spec.seed + i) % 2**32 for i in range(self.spec.seeds)]
+        self.axis = SeedAxis(self.spec.seeds)
         refusal = assembly.memory_plan().refusal()
         if refusal:
             raise SpecError(refusal)
         for line in assembly.describe():
             reporter.say(line)
         self.best_return: float | None = None
-        self.evaluation: dict[str, float] | None = None
+        self.evaluation: dict[str, Any] | None = None
         self.disk_error: str | None = None
         self.logged_at: int | None = None
         self.clock = _Clock()
@@ -59,36 +80,40 @@ class Driver:
         """Run from the first block to a stop rule; returns the run's figures."""
         self._compile()
         self.folder.create(self.spec, {"machine": self.assembly.machine, "pipeline": self.assembly.pipeline_choice})
-        self.state = self._init(jnp.uint32(self.spec.seed))
+        self.state = self._init(self.axis.stack([jnp.uint32(seed) for seed in self.seeds]))
         return self._drive(resumed_at=None)
 
     def resume(self, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> dict[str, Any]:
         """Run on from a checkpoint."""
         try:
-            self.state = from_arrays(self._template(), arrays)
+            self.state = self.axis.put(from_arrays(self._template(), arrays))
             self.pipeline.check_state(self.state)
             self.best_return, self.evaluation = _known(facts)
         except ValueError as error:
             raise SpecError(f"{self.folder.path}: {error}") from None
         self._compile()
-        steps = int(self.state.env_steps)
+        steps = self._read().env_steps
         self.logged_at = steps
         self.reporter.say(f"resuming {self.folder.path} at env step {steps:,}")
         return self._drive(resumed_at=steps)
 
     def _template(self) -> Any:
-        return jax.eval_shape(self.pipeline.init, jnp.uint32(0))
+        return self.axis.shapes(jax.eval_shape(self.pipeline.init, jnp.uint32(0)))
 
     def _compile(self) -> None:
         started = time.perf_counter()
         with self.reporter.busy("compiling"):
             state, evaluation = self._template(), self.spec.evaluation
-            self._init = jax.jit(self.pipeline.init).lower(jnp.uint32(0)).compile()
-            self._advance = jax.jit(self.pipeline.advance, donate_argnums=0).lower(state, jnp.int32(1)).compile()
+            seeds, blocks, keys = (self._same(value) for value in (jnp.uint32(0), jnp.int32(1), jax.random.key(0)))
+            self._init = self.axis.jit(self.pipeline.init).lower(seeds).compile()
+            self._advance = self.axis.jit(self.pipeline.advance, donate=(0,)).lower(state, blocks).compile()
             if evaluation.every:
                 program = episodes_program(self.assembly.env, self.engine, evaluation.episodes, evaluation.max_steps)
-                self._evaluate = jax.jit(program).lower(state.learner.params, jax.random.key(0)).compile()
+                self._evaluate = self.axis.jit(program).lower(state.learner.params, keys).compile()
         self.compile_seconds = time.perf_counter() - started
+
+    def _same(self, value: Any) -> Any:
+        return self.axis.stack([value] * len(self.seeds))
 
     # -- the loop -------------------------------------------------------------------------------------
 
@@ -98,20 +123,20 @@ class Driver:
         with _Interrupts() as interrupts:
             host = self._read()
             while not (stop := interrupts.seen or self._reason_to_stop(host)):
-                before, blocks = host["env_steps"], min(pace, self._blocks_to_next_event(host["env_steps"]))
+                before, blocks = host.env_steps, min(pace, self._blocks_to_next_event(host.env_steps))
                 started = time.perf_counter()
-                self.state = self._advance(self.state, blocks)
+                self.state = self._advance(self.state, self._same(jnp.int32(blocks)))
                 host = self._read()
                 seconds = time.perf_counter() - started
                 self.clock.add(host, before, seconds)
-                if host["updates"] and self.seconds_to_first_update is None:
+                if host.attempts and self.seconds_to_first_update is None:
                     self.seconds_to_first_update = _since_process_start()
                 # About half a second a chunk: short enough for Ctrl-C, long enough not to be seen in the speed.
                 pace = max(1, min(int(blocks * SECONDS_PER_CHUNK / seconds), 8 * pace))
                 self._stop_if_diverged(host)
                 if _crossed(before, host, spec.log.every):
                     self._log(host)
-                    self.state = self.state._replace(totals=no_totals())
+                    self.state = self.state._replace(totals=_zeros_like(self.state.totals))
                 if spec.evaluation.every and _crossed(before, host, spec.evaluation.every):
                     self._run_evaluation(host)
                 if _crossed(before, host, spec.log.checkpoint_every):
@@ -126,42 +151,40 @@ class Driver:
         event = min(spec.stop.steps, *((env_steps // period + 1) * period for period in periods))
         return max(1, -(-(event - env_steps) // spec.block.env_steps))
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> Reading:
         """Bring over the few numbers the host needs: the only wait of a chunk."""
         state = self.state
-        numbers, totals = jax.device_get(  # sync
-            (
-                {
-                    "env_steps": state.env_steps,
-                    "episodes": state.episodes,
-                    "learned_from": state.learned_from,
-                    "updates": state.learner.updates,
-                    "skipped": state.learner.skipped,
-                    "skipped_in_a_row": state.learner.skipped_in_a_row,
-                },
-                state.totals,
-            )
-        )
-        return {**{name: int(value) for name, value in numbers.items()}, "totals": totals}
+        learner = state.learner
+        numbers = (state.env_steps, state.episodes, state.learned_from)
+        counts = (learner.updates, learner.skipped, learner.skipped_in_a_row)
+        read = jax.device_get((*numbers, *counts, state.totals))  # sync
+        env_steps, *per_seed = (np.atleast_1d(number) for number in read[:-1])
+        totals = read[-1] if len(self.seeds) > 1 else jax.tree.map(lambda leaf: leaf[None], read[-1])
+        return Reading(int(env_steps.max()), *per_seed, totals)
 
-    def _reason_to_stop(self, host: dict[str, Any]) -> str | None:
+    def _reason_to_stop(self, host: Reading) -> str | None:
         stop, goal = self.spec.stop, self.spec.stop.return_at_least
-        if goal is not None and self.evaluation and self.evaluation["return_mean"] >= goal:
-            return f"solved: mean return {self.evaluation['return_mean']:.1f} >= {goal:g}"
-        if host["env_steps"] >= stop.steps:
-            return f"{host['env_steps']:,} env steps done"
-        if stop.episodes is not None and host["episodes"] >= stop.episodes:
-            return f"{host['episodes']:,} episodes done"
+        if goal is not None and self.evaluation:
+            what = "return_iqm" if len(self.seeds) > 1 else "return_mean"
+            if self.evaluation[what] >= goal:
+                return f"solved: {_words(what)} {self.evaluation[what]:.1f} >= {goal:g}"
+        if host.env_steps >= stop.steps:
+            return f"{host.env_steps:,} env steps done"
+        if stop.episodes is not None and (host.episodes >= stop.episodes).all():
+            return f"{int(host.episodes.min()):,} episodes done"
         return None
 
-    def _finish(self, host: dict[str, Any], stop: str, *, interrupted: bool) -> dict[str, Any]:
-        if self.logged_at != host["env_steps"]:  # the last line of metrics may just have been written
+    def _finish(self, host: Reading, stop: str, *, interrupted: bool) -> dict[str, Any]:
+        if self.logged_at != host.env_steps:  # the last line of metrics may just have been written
             self._log(host)
-        is_evaluated = self.evaluation is not None and self.evaluation["env_steps"] == host["env_steps"]
+        is_evaluated = self.evaluation is not None and self.evaluation["env_steps"] == host.env_steps
         if self.spec.evaluation.every and not is_evaluated and not interrupted:
             self._run_evaluation(host)
         self._checkpoint(host)
-        self._save_weights("last", host)
+        self._save_weights("last", host, self._best_seed())
+        if len(self.seeds) > 1:
+            for index, seed in enumerate(self.seeds):
+                self._save_weights(f"seed-{seed}", host, index)
         self._try("metrics", self.metrics.close)
         if not interrupted:
             self._draw_pictures()
@@ -169,72 +192,91 @@ class Driver:
 
     # -- what happens between chunks ------------------------------------------------------------------
 
-    def _stop_if_diverged(self, host: dict[str, Any]) -> None:
-        if host["skipped_in_a_row"] < self.spec.guard.skips_in_a_row:
+    def _stop_if_diverged(self, host: Reading) -> None:
+        diverged = np.flatnonzero(host.skipped_in_a_row >= self.spec.guard.skips_in_a_row)
+        if not len(diverged):
             return
         self._log(host)
-        facts = {"env_steps": host["env_steps"], "updates": host["updates"]}
-        saved = self._try("dump", lambda: checkpoint.save(self.folder.dump, to_arrays(self.state), facts))
+        saved = self._try("dump", lambda: checkpoint.save(self.folder.dump, to_arrays(self.state), self._facts(host)))
         self._try("metrics", self.metrics.close)
+        whose = f" of seed {self.seeds[diverged[0]]}" if len(self.seeds) > 1 else ""
         raise Diverged(
-            f"the last {host['skipped_in_a_row']} updates had a loss or gradient that is not finite (env step "
-            f"{host['env_steps']:,}); the weights are those before them"
+            f"the last {host.skipped_in_a_row[diverged[0]]} updates{whose} had a loss or gradient that is not finite "
+            f"(env step {host.env_steps:,}); the weights are those before them"
             + (f", the whole state is in {self.folder.dump}" if saved else "")
             + ". Try a lower optimizer.learning_rate, or look for rewards or observations that are not finite"
         )
 
-    def _log(self, host: dict[str, Any]) -> None:
-        self.logged_at = host["env_steps"]
-        self._try("metrics", lambda: self.metrics.write("train", host["env_steps"], self._figures(host)))
+    def _log(self, host: Reading) -> None:
+        self.logged_at = host.env_steps
+        self._try("metrics", lambda: self.metrics.write("train", host.env_steps, self._figures(host)))
 
-    def _figures(self, host: dict[str, Any]) -> dict[str, Any]:
-        loss, grad_norm, q, applied = (float(x) for x in host["totals"].update)
-        episodes, steps = int(host["totals"].episodes), jnp.int32(host["env_steps"])
+    def _figures(self, host: Reading) -> dict[str, Any]:
+        """What a line of metrics says: means over the seeds, and with several of them each one's own."""
+        totals, steps = host.totals, jnp.int32(host.env_steps)
+        loss, grad_norm, q, applied = totals.update.T
+        each = {
+            "updates": host.updates,
+            "skipped": host.skipped,
+            "episodes": host.episodes,
+            "ep_return_mean": _ratio(totals.episode_return, totals.episodes),
+            "ep_length_mean": _ratio(totals.episode_length, totals.episodes),
+            "loss": _ratio(loss, applied),
+            "grad_norm": _ratio(grad_norm, applied),
+            "q_mean": _ratio(q, applied),
+        }
         explore = "epsilon" if self.spec.exploration.kind == "epsilon_greedy" else "temperature"
-        return {
+        figures: dict[str, Any] = {
             "seconds": round(time.perf_counter() - self.began, 3),
             "env_steps_per_s": round(self.clock.recent[0], 1),
             "updates_per_s": round(self.clock.recent[1], 1),
-            "updates": host["updates"],
-            "skipped": host["skipped"],
-            "episodes": host["episodes"],
-            "ep_return_mean": float(host["totals"].episode_return) / episodes if episodes else None,
-            "ep_length_mean": float(host["totals"].episode_length) / episodes if episodes else None,
-            "loss": loss / applied if applied else None,
-            "grad_norm": grad_norm / applied if applied else None,
-            "q_mean": q / applied if applied else None,
+            **{name: _mean(values) for name, values in each.items()},
             explore: float(self.engine.exploration(steps)),
             "learning_rate": float(self.engine.learning_rate(steps)),
         }
+        if len(self.seeds) > 1:
+            figures["by_seed"] = {name: [_plain(value) for value in values] for name, values in each.items()}
+        return figures
 
-    def _run_evaluation(self, host: dict[str, Any]) -> None:
-        key = jax.random.fold_in(jax.random.key(self.spec.seed), host["env_steps"])
-        summary = to_host(self._evaluate(self.state.learner.params, key)).summary()
-        self.evaluation = {"env_steps": host["env_steps"], **summary}
-        self._try("metrics", lambda: self.metrics.write("eval", host["env_steps"], summary))
-        self.reporter.say(
-            f"step {host['env_steps']:>9,}  greedy return {summary['return_mean']:7.1f} ± {summary['return_std']:.1f}"
-        )
-        mean = summary["return_mean"]
+    def _run_evaluation(self, host: Reading) -> None:
+        keys = [jax.random.fold_in(jax.random.key(seed), host.env_steps) for seed in self.seeds]
+        played = to_host(self._evaluate(self.state.learner.params, self.axis.stack(keys)))
+        summaries = [played.of(index).summary() for index in range(len(self.seeds))] if len(self.seeds) > 1 else []
+        summary = _together(summaries) if summaries else played.summary()
+        self.evaluation = {"env_steps": host.env_steps, **summary}
+        self._try("metrics", lambda: self.metrics.write("eval", host.env_steps, summary))
+        self.reporter.say(f"step {host.env_steps:>9,}  {_said(summary)}")
+        best = self._best_seed()
+        mean = summaries[best]["return_mean"] if summaries else summary["return_mean"]
         if math.isfinite(mean) and (self.best_return is None or mean > self.best_return):
             self.best_return = mean
-            self._save_weights("best", host)
+            self._save_weights("best", host, best)
 
-    def _save_weights(self, which: str, host: dict[str, Any]) -> None:
-        named = self.engine.layout.to_named(self.state.learner.params)
-        facts = {"env_steps": host["env_steps"], "updates": host["updates"], "evaluation": self.evaluation}
+    def _best_seed(self) -> int:
+        """Index of the seed that did best in the last evaluation."""
+        if len(self.seeds) == 1 or self.evaluation is None:
+            return 0
+        returns = np.array(self.evaluation["by_seed"]["return_mean"])
+        return int(np.argmax(np.nan_to_num(returns, nan=-math.inf)))
+
+    def _save_weights(self, which: str, host: Reading, index: int) -> None:
+        named = self.engine.layout.to_named(self.axis.one(self.state.learner.params, index))
+        facts = {**self._facts(host), "seed": self.seeds[index], "evaluation": self.evaluation}
         self._try(f"{which} weights", lambda: checkpoint.save(self.folder.path / which, named, facts))
 
-    def _checkpoint(self, host: dict[str, Any]) -> None:
+    def _facts(self, host: Reading) -> dict[str, Any]:
+        updates = [int(count) for count in host.updates]
+        return {"env_steps": host.env_steps, "updates": updates if len(updates) > 1 else updates[0]}
+
+    def _checkpoint(self, host: Reading) -> None:
         arrays = to_arrays(self.state)
         facts = {
-            "env_steps": host["env_steps"],
-            "updates": host["updates"],
+            **self._facts(host),
             "evaluation": self.evaluation,
             "best_return": self.best_return,
             "digests": digests(arrays),
         }
-        where = self.folder.checkpoints / f"{host['env_steps']:012d}"
+        where = self.folder.checkpoints / f"{host.env_steps:012d}"
         if self._try("checkpoint", lambda: checkpoint.save(where, arrays, facts)):
             checkpoint.prune(self.folder.checkpoints, self.spec.log.checkpoints)
 
@@ -263,7 +305,7 @@ class Driver:
             return False
         return True
 
-    def _show(self, host: dict[str, Any]) -> None:
+    def _show(self, host: Reading) -> None:
         figures = self._figures(host)
         shown = {
             "steps/s": figures["env_steps_per_s"],
@@ -273,31 +315,36 @@ class Driver:
             "temperature": figures.get("temperature"),
             "loss": figures["loss"],
         }
-        self.reporter.show(host["env_steps"], self.spec.stop.steps, shown)
+        self.reporter.show(host.env_steps, self.spec.stop.steps, shown)
 
-    def _result(self, host: dict[str, Any], stop: str) -> dict[str, Any]:
+    def _result(self, host: Reading, stop: str) -> dict[str, Any]:
+        """The run's figures. Counts are of one seed (a mean, if they differ); speeds are of all together."""
+        figures, evaluation = self._figures(host), self.evaluation or {}
+        learned = host.learned_from > 0
         # The block in which learning began counts: it was followed by updates.
-        learned_steps = host["env_steps"] - host["learned_from"] + self.spec.block.env_steps
-        attempts = host["updates"] + host["skipped"]
-        return_mean = self.evaluation["return_mean"] if self.evaluation else self._figures(host)["ep_return_mean"]
-        return {
+        learned_steps = np.sum((host.env_steps - host.learned_from + self.spec.block.env_steps)[learned])
+        result = {
             "run": str(self.folder.path),
-            "env_steps": host["env_steps"],
-            "updates": host["updates"],
-            "updates_per_step": round(attempts / learned_steps, 6) if host["learned_from"] else 0.0,
+            "env_steps": host.env_steps,
+            "updates": figures["updates"],
+            "updates_per_step": round(host.attempts / int(learned_steps), 6) if learned.any() else 0.0,
             "env_steps_per_s": round(self.clock.steady[0], 1),
             "updates_per_s": round(self.clock.steady[1], 1),
             "seconds": round(time.perf_counter() - self.began, 3),
             "compile_seconds": round(self.compile_seconds, 3),
             "seconds_to_first_update": self.seconds_to_first_update,
             "seconds_to_stop": self.seconds_to_stop,
-            "return_mean": return_mean,
-            "episodes": host["episodes"],
-            "steps_per_episode": round(host["env_steps"] / host["episodes"], 2) if host["episodes"] else None,
-            "skipped": host["skipped"],
+            "return_mean": evaluation.get("return_mean", figures["ep_return_mean"]),
+            "episodes": figures["episodes"],
+            "steps_per_episode": round(host.env_steps / figures["episodes"], 2) if figures["episodes"] else None,
+            "skipped": figures["skipped"],
             "stopped": stop,
             "disk_error": self.disk_error,
         }
+        if len(self.seeds) > 1:
+            result["seeds"] = self.seeds
+            result |= {name: evaluation[name] for name in ("return_iqm", "return_interval", "by_seed") if evaluation}
+        return result
 
 
 class _Clock:
@@ -309,13 +356,13 @@ class _Clock:
         self._seconds = 0.0
         self._updates_before: int | None = None
 
-    def add(self, host: dict[str, Any], steps_before: int, seconds: float) -> None:
+    def add(self, host: Reading, steps_before: int, seconds: float) -> None:
         """Count one chunk; only those that learn from beginning to end make the steady rate."""
-        attempts = host["updates"] + host["skipped"]
-        updates = attempts - self._updates_before if self._updates_before is not None else 0
-        steps = host["env_steps"] - steps_before
-        is_steady = self._updates_before is not None and 0 < host["learned_from"] <= steps_before
-        self._updates_before = attempts
+        updates = host.attempts - self._updates_before if self._updates_before is not None else 0
+        steps = (host.env_steps - steps_before) * len(host.updates)
+        began = int(host.learned_from.max())
+        is_steady = self._updates_before is not None and 0 < began <= steps_before
+        self._updates_before = host.attempts
         self.recent = (steps / seconds, updates / seconds)
         if is_steady:
             self._steps, self._updates, self._seconds = (
@@ -371,5 +418,55 @@ def _since_process_start() -> float:
     return round(time.time() - psutil.Process().create_time(), 3)
 
 
-def _crossed(before: int, host: dict[str, Any], every: int) -> bool:
-    return bool(host["env_steps"] // every > before // every)
+def _crossed(before: int, host: Reading, every: int) -> bool:
+    return host.env_steps // every > before // every
+
+
+def _zeros_like(arrays: Any) -> Any:
+    """Zeros in the same places: the compiled program wants its arrays where they were."""
+    return jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding), arrays)
+
+
+def _ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Means of sums; NaN where nothing was counted."""
+    return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+
+
+def _mean(values: np.ndarray) -> float | int | None:
+    """Mean over the seeds that have a value; a whole number stays one."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return None
+    return _plain(known[0]) if len(known) == 1 or (known == known[0]).all() else float(np.mean(known))
+
+
+def _plain(value: Any) -> float | int | None:
+    number = value.item()
+    return None if isinstance(number, float) and math.isnan(number) else number
+
+
+def _together(summaries: list[dict[str, float]]) -> dict[str, Any]:
+    """One summary of several seeds: means, interquartile means with intervals, and each seed's own figures."""
+    each = {name: [summary[name] for summary in summaries] for name in summaries[0]}
+    together: dict[str, Any] = {name: float(np.mean(values)) for name, values in each.items()}
+    together["episodes"] = summaries[0]["episodes"]
+    for name, values in each.items():
+        if name.endswith("_mean"):
+            found = estimate(np.array(values))
+            together[name.replace("_mean", "_iqm")] = found.iqm
+            together[name.replace("_mean", "_interval")] = [found.low, found.high]
+    return {**together, "by_seed": each}
+
+
+def _said(summary: dict[str, Any]) -> str:
+    """An evaluation in one line: the return, and the env's own figures."""
+    own = [name for name in summary if name.endswith("_mean") and name not in ("return_mean", "length_mean")]
+    figures = "".join(f"  {name.removesuffix('_mean')} {summary[name]:.1f}" for name in own)
+    if "return_iqm" not in summary:
+        return f"greedy return {summary['return_mean']:7.1f} ± {summary['return_std']:.1f}{figures}"
+    low, high = summary["return_interval"]
+    return f"greedy return, IQM of seeds {summary['return_iqm']:7.1f} ({low:.1f}–{high:.1f}){figures}"
+
+
+def _words(name: str) -> str:
+    return {"return_mean": "mean return", "return_iqm": "interquartile mean return of the seeds"}[name]

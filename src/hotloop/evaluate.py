@@ -21,6 +21,10 @@ class Episodes(NamedTuple):
     length: np.ndarray
     info: dict[str, np.ndarray]
 
+    def of(self, seed: int) -> "Episodes":
+        """The episodes of one of several seeds, whose axis leads."""
+        return Episodes(*jax.tree.map(lambda leaf: leaf[seed], tuple(self)))
+
     def summary(self) -> dict[str, float]:
         """Means and spread, under the names the command line prints."""
         return {

@@ -329,6 +329,10 @@ class Spec(_Section):
     """One line for people."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Same spec, seed and machine: same result, bit for bit."""
+    seeds: int = Field(default=1, ge=1, le=256)
+    """Runs trained side by side in one program, with seeds `seed`, `seed` + 1, …; each as it would be alone. The
+    env steps of `stop` and all periods are those of one seed; `stop.return_at_least` is reached by the
+    interquartile mean of the seeds, `stop.episodes` by each seed."""
     engine: str = "jax"
     """Who does the array maths."""
     pipeline: str = "auto"

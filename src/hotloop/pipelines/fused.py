@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hotloop.engines.jax.engine import METRICS, JaxEngine, LearnerState
 from hotloop.envs.device import DeviceEnv, reset_all, step_all
@@ -147,11 +148,15 @@ class Fused:
 
     def check_state(self, state: FusedState) -> None:
         """Raise ValueError for a loaded state whose numbers point outside the ring: nothing checks them later."""
-        size, position, rows = int(state.ring.size), int(state.ring.position), self.block_plan.env_steps
-        if not 0 <= size <= self.capacity:
-            raise ValueError(f"the checkpoint's ring/size is {size}, expected 0 … {self.capacity}")
-        if not 0 <= position < self.capacity or position % rows:
-            raise ValueError(f"the checkpoint's ring/position is {position}, expected a multiple of {rows} in the ring")
+        rows = self.block_plan.env_steps
+        # One entry, or one per seed.
+        for size, position in zip(*np.atleast_1d(state.ring.size, state.ring.position), strict=True):
+            if not 0 <= size <= self.capacity:
+                raise ValueError(f"the checkpoint's ring/size is {size}, expected 0 … {self.capacity}")
+            if not 0 <= position < self.capacity or position % rows:
+                raise ValueError(
+                    f"the checkpoint's ring/position is {position}, expected a multiple of {rows} in the ring"
+                )
 
     def num_bytes(self) -> int:
         """Device memory of the replay, before it is allocated."""

@@ -24,10 +24,11 @@ class MemoryPlan(NamedTuple):
         """One line when it does not fit, with remedies; None when it does."""
         if self.total <= self.available:
             return None
+        fewer = " or the number of seeds" if any("seeds" in name for name in self.parts) else ""
         largest = max(self.parts, key=lambda name: self.parts[name])
         return (
             f"this run needs {readable(self.total)} of memory ({largest}: {readable(self.parts[largest])}) "
-            f"but {readable(self.available)} is available; lower replay.capacity"
+            f"but {readable(self.available)} is available; lower replay.capacity{fewer}"
         )
 
     def __str__(self) -> str:

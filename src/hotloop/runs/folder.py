@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -111,9 +112,9 @@ class RunFolder:
         raise SpecError(f"{self.path} has no whole checkpoint to continue from")
 
     def weights(self, which: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Named weights and manifest: those of the `best` evaluation, or the `last` ones."""
-        if which not in ("best", "last"):
-            raise SpecError(f"there are no '{which[:40]}' weights; expected best or last")
+        """Named weights and manifest: those of the `best` evaluation, the `last` ones, or the last of `seed-N`."""
+        if which not in ("best", "last") and not re.fullmatch(r"seed-\d{1,10}", which):
+            raise SpecError(f"there are no '{which[:40]}' weights; expected best, last or seed-N")
         folder = checkpoint.place(self.path / which)
         if not folder.is_dir():
             raise SpecError(f"{self.path} has no {which} weights yet")

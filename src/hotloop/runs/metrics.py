@@ -69,4 +69,8 @@ def _trim(path: Path, last_step: int) -> None:
 
 
 def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -28,16 +28,12 @@ def draw_curve(folder: Path, spec: Spec) -> Path:
     )
     _plot(top, train, "ep_return_mean", color=TRAINING, linewidth=1.6, label="training episodes (exploring)")
     if evaluations:
-        steps = [row["env_steps"] for row in evaluations]
-        mean = [row["return_mean"] for row in evaluations]
-        low = [row["return_mean"] - row["return_std"] for row in evaluations]
-        high = [row["return_mean"] + row["return_std"] for row in evaluations]
-        top.fill_between(steps, low, high, color=GREEDY, alpha=0.15, linewidth=0)
-        top.plot(steps, mean, color=GREEDY, linewidth=2, marker="o", markersize=4, label="greedy evaluation ± std")
+        _plot_evaluations(top, evaluations, spec.seeds)
     if spec.stop.return_at_least is not None:
         top.axhline(spec.stop.return_at_least, color=GOAL, linestyle="--", linewidth=1, label="solved")
     top.set_ylabel("return")
-    top.set_title(f"{spec.name}  (seed {spec.seed}, {spec.updates_per_step:g} updates per step)", loc="left")
+    seeds = f"seed {spec.seed}" if spec.seeds == 1 else f"{spec.seeds} seeds from {spec.seed}"
+    top.set_title(f"{spec.name}  ({seeds}, {spec.updates_per_step:g} updates per step)", loc="left")
     if top.get_legend_handles_labels()[0]:
         top.legend(frameon=False, loc="best", fontsize=9)
     _plot(bottom, train, "loss", color="#4a6076", linewidth=1.4, label="loss")
@@ -67,7 +63,7 @@ def write_gif(frames: "list[Image]", path: Path, fps: float) -> Path:
     from PIL.Image import Dither
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    palette = frames[len(frames) // 2].quantize(64)
+    palette = frames[len(frames) // 2].quantize(128)
     small = [frame.quantize(palette=palette, dither=Dither.NONE) for frame in frames]
     pause = math.ceil(fps)  # hold the last frame for a second
     small[0].save(
@@ -79,6 +75,24 @@ def write_gif(frames: "list[Image]", path: Path, fps: float) -> Path:
         loop=0,
     )
     return path
+
+
+def _plot_evaluations(axes: Any, rows: list[dict[str, Any]], seeds: int) -> None:
+    """Mean and spread of one seed's episodes; of several seeds the interquartile mean, its interval and each seed."""
+    steps = [row["env_steps"] for row in rows]
+    if seeds == 1:
+        middle = [row["return_mean"] for row in rows]
+        band = [(row["return_mean"] - row["return_std"], row["return_mean"] + row["return_std"]) for row in rows]
+        label = "greedy evaluation ± std"
+    else:
+        middle = [row["return_iqm"] for row in rows]
+        band = [row["return_interval"] for row in rows]
+        label = f"greedy evaluation: IQM of {seeds} seeds, 95 % bootstrap interval"
+        each = [row["by_seed"]["return_mean"] for row in rows]
+        axes.plot(steps, each, color=GREEDY, linewidth=0.8, alpha=0.45)
+    low, high = zip(*band, strict=True)
+    axes.fill_between(steps, low, high, color=GREEDY, alpha=0.18, linewidth=0)
+    axes.plot(steps, middle, color=GREEDY, linewidth=2, marker="o", markersize=4, label=label)
 
 
 def _plot(axes: Any, rows: list[dict[str, Any]], name: str, **style: Any) -> None:

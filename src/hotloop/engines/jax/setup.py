@@ -8,12 +8,19 @@ from typing import Any
 from hotloop.spec import Cnn, Network, Spec
 
 _EIGEN, _INTRA = "xla_cpu_multi_thread_eigen", "intra_op_parallelism_threads"
+_DEVICES = "xla_force_host_platform_device_count"
 
 
 def choose_threads(spec: Spec) -> int:
     """One XLA thread for small networks (handing work to a pool costs more than the work), all for images."""
+    cores = os.cpu_count() or 1
     is_image_network = isinstance(spec.network, Network) and isinstance(spec.network.torso, Cnn)
-    return (os.cpu_count() or 1) if is_image_network else 1
+    return max(1, cores // devices_for(spec.seeds, cores)) if is_image_network else 1
+
+
+def devices_for(seeds: int, available: int) -> int:
+    """The most devices that can each take the same number of seeds."""
+    return max(n for n in range(1, min(seeds, available) + 1) if seeds % n == 0)
 
 
 def start(spec: Spec) -> dict[str, Any]:
@@ -24,9 +31,11 @@ def start(spec: Spec) -> dict[str, Any]:
     elif _already_running():
         said = "as this process started JAX"
     else:
-        multi = "true" if threads > 1 else "false"
-        os.environ["XLA_FLAGS"] = f"{flags} --{_EIGEN}={multi} {_INTRA}={threads}".strip()
-        said = f"{threads} (chosen for this network)"
+        multi, devices = "true" if threads > 1 else "false", devices_for(spec.seeds, os.cpu_count() or 1)
+        # First of all: what follows a flag without dashes is not read.
+        more = f"--{_DEVICES}={devices} " if devices > 1 and _DEVICES not in flags else ""
+        os.environ["XLA_FLAGS"] = f"{more}{flags} --{_EIGEN}={multi} {_INTRA}={threads}".strip()
+        said = f"{threads} (chosen for this network)" + (f" on each of {devices} CPU devices" if more else "")
     import jax
 
     jax.config.update("jax_compilation_cache_dir", str(cache_folder()))

@@ -67,14 +67,27 @@ def _convolutions(spec: Cnn) -> Functions:
         x_BHWC = image(obs_B)
         for i, (_, _, stride) in enumerate(layers):
             layer = params[f"conv_{i}"]
-            x_BHWC = jax.lax.conv_general_dilated(
-                x_BHWC,
-                layer["kernel"],
-                (stride, stride),
-                spec.padding.upper(),
-                dimension_numbers=("NHWC", "HWIO", "NHWC"),
-            )
-            x_BHWC = nonlinear(x_BHWC + layer["bias"])
+            x_BHWC = nonlinear(_convolve(x_BHWC, layer["kernel"], stride, spec.padding.upper()) + layer["bias"])
         return x_BHWC
 
     return Functions(init, apply)
+
+
+def _convolve(x_BHWC: jax.Array, kernel: jax.Array, stride: int, padding: str) -> jax.Array:
+    """A convolution; on the CPU as one matrix product over shifted copies of the image.
+
+    XLA's own gradient of a convolution takes 10 to 40 times as long as that inside a loop on the CPU.
+    """
+    strides, axes = (stride, stride), ("NHWC", "HWIO", "NHWC")
+    if jax.default_backend() != "cpu":
+        return jax.lax.conv_general_dilated(x_BHWC, kernel, strides, padding, dimension_numbers=axes)
+    high, wide, _, channels = kernel.shape
+    pads = jax.lax.padtype_to_pads(x_BHWC.shape[1:3], (high, wide), strides, padding)
+    x_BHWC = jnp.pad(x_BHWC, ((0, 0), *pads, (0, 0)))
+    out_h, out_w = ((size - k) // stride + 1 for size, k in zip(x_BHWC.shape[1:3], (high, wide), strict=True))
+    shifted = [
+        x_BHWC[:, i : i + (out_h - 1) * stride + 1 : stride, j : j + (out_w - 1) * stride + 1 : stride]
+        for i in range(high)
+        for j in range(wide)
+    ]
+    return jnp.concatenate(shifted, axis=-1) @ kernel.reshape(-1, channels)

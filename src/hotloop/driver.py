@@ -19,7 +19,6 @@ import psutil
 from hotloop.agent import Agent
 from hotloop.assembly import Assembly
 from hotloop.evaluate import episodes_program, to_host
-from hotloop.pipelines.fused import Totals
 from hotloop.pipelines.seeds import SeedAxis
 from hotloop.progress import Reporter
 from hotloop.runs import checkpoint
@@ -45,7 +44,7 @@ class Reading(NamedTuple):
     updates: np.ndarray
     skipped: np.ndarray
     skipped_in_a_row: np.ndarray
-    totals: Totals
+    totals: Any  # Totals, as NumPy arrays
 
     @property
     def attempts(self) -> int:
@@ -156,11 +155,11 @@ class Driver:
         state = self.state
         learner = state.learner
         numbers = (state.env_steps, state.episodes, state.learned_from)
-        counts = (learner.updates, learner.skipped, learner.skipped_in_a_row)
-        read = jax.device_get((*numbers, *counts, state.totals))  # sync
-        env_steps, *per_seed = (np.atleast_1d(number) for number in read[:-1])
+        learned = (learner.updates, learner.skipped, learner.skipped_in_a_row)
+        read = jax.device_get((*numbers, *learned, state.totals))  # sync
+        each = [np.atleast_1d(number) for number in read[:-1]]
         totals = read[-1] if len(self.seeds) > 1 else jax.tree.map(lambda leaf: leaf[None], read[-1])
-        return Reading(int(env_steps.max()), *per_seed, totals)
+        return Reading(int(each[0].max()), each[1], each[2], each[3], each[4], each[5], totals)
 
     def _reason_to_stop(self, host: Reading) -> str | None:
         stop, goal = self.spec.stop, self.spec.stop.return_at_least

@@ -37,6 +37,9 @@ BENCHES: Mapping[str, Entry] = {
     "train": Entry("hotloop.bench.train:run", "CartPole training against Stable-Baselines3"),
     "iteration": Entry("hotloop.bench.iteration:run", "one fused iteration against the sum of its stages"),
     "startup": Entry("hotloop.bench.startup:run", "help, first update, compile and shell-to-solved, in seconds"),
+    "flood": Entry("hotloop.bench.flood:run", "flood fill on 768 Snake boards against Python and NumPy"),
+    "env": Entry("hotloop.bench.env:run", "256 Snakes against the same rules in PyTorch and Python loops"),
+    "snake": Entry("hotloop.bench.snake:run", "Snake training against a slow pipeline and each remedy for it"),
     "learning": Entry("hotloop.bench.learning:run", "five seeds of a preset: who is solved, after how many steps"),
 }
 

@@ -10,17 +10,32 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from hotloop.envs import device, snake_features
 from hotloop.envs.cartpole import CartPole, CartPoleState
 from hotloop.envs.device import DeviceEnv, Transition, make_env, reset_all, step_all
-from hotloop.envs.gymnasium import GymnasiumEnv, GymnasiumVectorEnv
+from hotloop.envs.gymnasium import IDS, GymnasiumEnv, GymnasiumVectorEnv
+from hotloop.envs.snake import Snake
 from hotloop.registry import ENVS
 from hotloop.spec_reading import SpecError
 
-# One of each registered env; of a family of envs a few that differ in kind.
-ENV_IDS = [name for name in ENVS if ":" not in name] + [
-    "gymnax:CartPole-v1",
-    "gymnax:FourRooms-misc",  # integers
-    "gymnax:Breakout-MinAtar",  # an image
+
+class Case(NamedTuple):
+    """An env and its options."""
+
+    env_id: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join([self.env_id, *(f"{name}={value}" for name, value in self.options)])
+
+
+# One of each registered env; of a family of envs, or of one that shows itself in several ways, a few that differ.
+CASES = [
+    *(Case(name) for name in ENVS if ":" not in name),
+    *(Case("snake", (("obs", kind),)) for kind in snake_features.SIZES if kind != Snake().obs),
+    Case("gymnax:CartPole-v1"),
+    Case("gymnax:FourRooms-misc"),  # integers
+    Case("gymnax:Breakout-MinAtar"),  # an image
 ]
 NUM_ENVS, STEPS = 5, 120
 
@@ -37,8 +52,8 @@ class Played(NamedTuple):
 
 
 @cache
-def played_by(env_id: str) -> Played:
-    env = make_env(env_id, {})
+def played_by(case: Case) -> Played:
+    env = make_env(case.env_id, dict(case.options))
 
     def play(key: jax.Array) -> Any:
         def one(state: Any, t: jax.Array) -> Any:
@@ -54,7 +69,7 @@ def played_by(env_id: str) -> Played:
     return Played(env, jax.jit(env.reset), jax.jit(env.step), first_obs, actions, transitions)
 
 
-@pytest.fixture(params=ENV_IDS)
+@pytest.fixture(params=CASES, ids=str)
 def played(request: pytest.FixtureRequest) -> Played:
     return played_by(request.param)
 
@@ -62,7 +77,7 @@ def played(request: pytest.FixtureRequest) -> Played:
 def test_every_registered_env_or_family_is_under_test() -> None:
     for name in ENVS:
         family = name.partition(":")[0]
-        assert any(env_id.partition(":")[0] == family for env_id in ENV_IDS), name
+        assert any(case.env_id.partition(":")[0] == family for case in CASES), name
 
 
 def test_reset_and_step_return_what_the_contract_says(played: Played) -> None:
@@ -136,8 +151,9 @@ def test_an_episode_goes_on_exactly_when_it_has_not_ended(played: Played) -> Non
 
 
 def test_unknown_options_are_refused(played: Played, request: pytest.FixtureRequest) -> None:
+    case = request.node.callspec.params["played"]
     with pytest.raises(SpecError, match=r"^env.options: .*wobble"):
-        make_env(request.node.callspec.params["played"], {"wobble": 1})
+        make_env(case.env_id, {**dict(case.options), "wobble": 1})
 
 
 # -- particular envs ----------------------------------------------------------------------------------
@@ -171,7 +187,7 @@ def test_a_time_limit_truncates_and_does_not_terminate() -> None:
 
 
 def test_gymnaxs_cartpole_through_the_adapter_is_ours() -> None:
-    ours, theirs = played_by("cartpole"), played_by("gymnax:CartPole-v1")
+    ours, theirs = played_by(Case("cartpole")), played_by(Case("gymnax:CartPole-v1"))
     _, obs = ours.reset(jax.random.key(5))
     our_state, their_state = CartPoleState(obs, jnp.int32(0)), theirs.reset(jax.random.key(0))[0]
     their_state = their_state.replace(**dict(zip(("x", "x_dot", "theta", "theta_dot"), obs, strict=True)), time=0)
@@ -192,6 +208,29 @@ def test_gymnaxs_cartpole_through_the_adapter_is_ours() -> None:
 @pytest.mark.filterwarnings("ignore:.*A Box observation space m.*")  # speeds have no bound
 def test_gymnasiums_own_checker_passes(played: Played) -> None:
     check_env(GymnasiumEnv(played.env), skip_render_check=True)
+
+
+@pytest.mark.filterwarnings("ignore:.*A Box observation space m.*")
+@pytest.mark.parametrize("name", IDS)
+def test_each_name_registered_with_gymnasium_makes_an_env_and_a_vector_of_them(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "make_env", _compiled_before)
+    env = gymnasium.make(name)
+    check_env(env.unwrapped, skip_render_check=True)
+    envs = gymnasium.make_vec(name, num_envs=3)
+    assert isinstance(envs, GymnasiumVectorEnv)
+    assert envs.single_observation_space == env.observation_space
+    assert envs.single_action_space == env.action_space
+    obs, _ = envs.reset(seed=1)
+    assert envs.observation_space.contains(obs)
+
+
+def test_gymnasium_passes_an_envs_own_options_on() -> None:
+    env = gymnasium.make("hotloop/SnakeGrid-v1", grid=7, actions="absolute")
+    assert (env.observation_space.shape, env.action_space.n) == ((7, 7, 3), 4)
+    envs = gymnasium.make_vec("hotloop/SnakeBasic-v1", num_envs=2, grid=7, actions="absolute")
+    assert (envs.observation_space.shape, envs.single_action_space.n) == ((2, 10), 4)
 
 
 def test_cartpole_can_be_made_by_gymnasium() -> None:
@@ -230,6 +269,12 @@ def test_actions_that_do_not_exist_are_refused(actions: list[int]) -> None:
 
 
 # -- helpers ------------------------------------------------------------------------------------------
+
+
+def _compiled_before(env_id: str, options: dict[str, Any]) -> DeviceEnv:
+    """What `make_env` makes; of equal envs the one under test above, whose functions are compiled already."""
+    env = make_env(env_id, options)
+    return next((same for case in CASES if (same := played_by(case).env) == env), env)
 
 
 def _kind(leaf: Any) -> tuple[Any, Any]:

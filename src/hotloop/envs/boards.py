@@ -79,7 +79,11 @@ def flood_fill(free: jax.Array, start: jax.Array) -> jax.Array:
     """
     lead, grid = start.shape[:-1], start.shape[-1]
     # One column per board: neighbouring boards lie side by side in memory, so a row of them is one vector loop.
-    free_GM, start_GM = (rows.reshape(-1, grid).T for rows in (jnp.broadcast_to(free, start.shape), start))
+    # (A transpose would not do: XLA makes it a note on the layout, and leaves the numbers where they are.)
+    free_GM, start_GM = (
+        jnp.stack([rows[..., y].reshape(-1) for y in range(grid)])
+        for rows in (jnp.broadcast_to(free, start.shape), start)
+    )
     nothing_1M = jnp.zeros_like(start_GM[:1])
 
     def grow(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

@@ -182,9 +182,8 @@ class Snake:
         tail_heading = boards.any_bit(low & tail) + 2 * boards.any_bit(high & tail)
         tail_x, tail_y = boards.neighbour(state.tail_x, state.tail_y, tail_heading)
         stays = dead | ate
-        body = jnp.where(stays, state.body, state.body & ~tail) | boards.cell(x, y, self.grid)
         return state._replace(
-            body=jnp.where(dead, state.body, body),
+            body=jnp.where(stays, state.body, state.body & ~tail) | boards.cell(x, y, self.grid),  # a wall has no bit
             left_by_low=jnp.where(dead, state.left_by_low, low),
             left_by_high=jnp.where(dead, state.left_by_high, high),
             x=jnp.where(dead, state.x, x),

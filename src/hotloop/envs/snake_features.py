@@ -50,8 +50,8 @@ def observe(kind: str, state: "SnakeState") -> jax.Array:
         starts = jnp.concatenate([next_DG, around_head[None]])
         reached_DG = boards.flood_fill(jnp.stack([free, free, free, free | tail]), starts)
     room = jnp.maximum(grid * grid - state.length, 1).astype(jnp.float32)
-    # Behind the barrier XLA divides; by a number it can see it would multiply with 1 / room, which is not exact.
-    features += list(boards.count(reached_DG[:3]) / jax.lax.optimization_barrier(room))
+    # Behind the barrier XLA divides; by one number for all it would multiply with 1 / room, which is not exact.
+    features += list(boards.count(reached_DG[:3]) / jax.lax.optimization_barrier(jnp.broadcast_to(room, (3,))))
     if kind == "flood":
         return _as_vector(features)
     tail_reached = boards.any_bit(reached_DG[3] & tail)

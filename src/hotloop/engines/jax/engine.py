@@ -77,41 +77,12 @@ class JaxEngine:
         self, state: LearnerState, batches: Any, learning_rate: jax.Array
     ) -> tuple[LearnerState, jax.Array, jax.Array]:
         """K gradient steps on K batches (leading axes K, B); returns TD errors (K, B) and METRICS sums."""
-        rule = self.spec.target.rule
-        # The target net is frozen here, so what it says of all K batches is one forward pass.
-        q_t_KBA = None if rule == "vanilla" else self._per_batch(state.target, batches.s_t)
+        q_t_KBA = self.frozen_values(state.target, batches.s_t)
 
         def one(carry: Any, batch_and_q: Any) -> Any:
-            batch, q_t_BA = batch_and_q
             params, optimizer = carry
-            tree = self.layout.unflatten(params)
-            if rule == "vanilla":
-                v_t_B = targets.max_value(self._network.apply(tree, batch.s_t), xp=jnp)
-            elif rule == "double":
-                v_t_B = targets.double_value(q_t_BA, self._network.apply(tree, batch.s_t), xp=jnp)
-            else:
-                v_t_B = targets.max_value(q_t_BA, xp=jnp)
-            target_B = jax.lax.stop_gradient(targets.bootstrapped(batch.r_t, batch.discount_t, v_t_B))
-
-            def loss_of(tree: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-                q_tm1_BA = self._network.apply(tree, batch.s_tm1)
-                q_a_B = targets.value_of(q_tm1_BA, batch.a_tm1, xp=jnp)
-                td_B = target_B - q_a_B
-                return jnp.mean(self._loss(td_B)), (td_B, jnp.mean(q_a_B))
-
-            (loss, (td_B, q)), grads = jax.value_and_grad(loss_of, has_aux=True)(tree)
-            gradient = self.layout.flatten(grads)
-            norm = jnp.sqrt(jnp.vdot(gradient, gradient))
-            finite = jnp.isfinite(norm) & jnp.isfinite(loss)
-            if self.spec.optimizer.clip is not None:
-                gradient = gradient * jnp.minimum(1.0, self.spec.optimizer.clip / (norm + 1e-6))
-            step, moved = self._direction.update(gradient, optimizer, params)
-
-            def keep(new: jax.Array, old: jax.Array) -> jax.Array:
-                return jnp.where(finite, new, old)  # the NaN guard: a bad update leaves no trace
-
-            params = keep(params - learning_rate * step, params)
-            optimizer = jax.tree.map(keep, moved, optimizer)
+            gradient, loss, td_B, q = self.gradient(params, *batch_and_q)
+            params, optimizer, norm, finite = self.step(params, optimizer, gradient, loss, learning_rate)
             return (params, optimizer), (td_B, jnp.stack([loss, norm, q, finite.astype(jnp.float32)]))
 
         (params, optimizer), (td_KB, metrics_KM) = jax.lax.scan(
@@ -125,6 +96,53 @@ class JaxEngine:
         in_a_row = jnp.where(jnp.any(applied_K), since_applied, state.skipped_in_a_row + applied_K.shape[0])
         sums = jnp.sum(jnp.where(applied_K[:, None], metrics_KM, 0.0), axis=0)
         return LearnerState(params, state.target, optimizer, updates, skipped, in_a_row), td_KB, sums
+
+    def frozen_values(self, target: jax.Array, s_t_KB: Any) -> jax.Array | None:
+        """What the target net says of K batches (K, B, A): it stands still, so one forward pass does for all."""
+        if self.spec.target.rule == "vanilla":
+            return None
+        lead = jax.tree.leaves(s_t_KB)[0].shape[:2]
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), s_t_KB)
+        return self.q_values(target, flat).reshape(*lead, self.num_actions)
+
+    def loss(self, params: Any, batch: Any, q_t_BA: jax.Array | None) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """Mean loss of one batch under the network's own parameters; beside it TD errors (B,) and the mean Q-value."""
+        rule = self.spec.target.rule
+        if rule == "target":
+            v_t_B = targets.max_value(q_t_BA, xp=jnp)
+        else:
+            online_BA = self._network.apply(jax.lax.stop_gradient(params), batch.s_t)
+            if rule == "vanilla":
+                v_t_B = targets.max_value(online_BA, xp=jnp)
+            else:
+                v_t_B = targets.double_value(q_t_BA, online_BA, xp=jnp)
+        target_B = jax.lax.stop_gradient(targets.bootstrapped(batch.r_t, batch.discount_t, v_t_B))
+        q_a_B = targets.value_of(self._network.apply(params, batch.s_tm1), batch.a_tm1, xp=jnp)
+        td_B = target_B - q_a_B
+        return jnp.mean(self._penalty(td_B)), (td_B, jnp.mean(q_a_B))
+
+    def gradient(
+        self, params: jax.Array, batch: Any, q_t_BA: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """Flat gradient of one batch's loss; loss, TD errors (B,) and mean Q-value."""
+        of_loss = jax.value_and_grad(self.loss, has_aux=True)
+        (loss, (td_B, q)), grads = of_loss(self.layout.unflatten(params), batch, q_t_BA)
+        return self.layout.flatten(grads), loss, td_B, q
+
+    def step(
+        self, params: jax.Array, optimizer: Any, gradient: jax.Array, loss: jax.Array, learning_rate: jax.Array
+    ) -> tuple[jax.Array, Any, jax.Array, jax.Array]:
+        """Clip and follow a gradient, unless it or the loss is not finite; the norm before clipping, and whether."""
+        norm = jnp.sqrt(jnp.vdot(gradient, gradient))
+        finite = jnp.isfinite(norm) & jnp.isfinite(loss)
+        if self.spec.optimizer.clip is not None:
+            gradient = gradient * jnp.minimum(1.0, self.spec.optimizer.clip / (norm + 1e-6))
+        step, moved = self._direction.update(gradient, optimizer, params)
+
+        def keep(new: jax.Array, old: jax.Array) -> jax.Array:
+            return jnp.where(finite, new, old)  # the NaN guard: a bad update leaves no trace
+
+        return keep(params - learning_rate * step, params), jax.tree.map(keep, moved, optimizer), norm, finite
 
     def move_target(self, state: LearnerState, times: jax.Array) -> LearnerState:
         """Mix the online net into the target net `times` times (0 leaves it as it is)."""
@@ -145,12 +163,7 @@ class JaxEngine:
         """ε or temperature at env steps."""
         return schedules.value_at(env_steps.astype(jnp.float32), xp=jnp, **self.spec.exploration_schedule.model_dump())
 
-    def _per_batch(self, vector: jax.Array, obs_KB: Any) -> jax.Array:
-        lead = jax.tree.leaves(obs_KB)[0].shape[:2]
-        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), obs_KB)
-        return self.q_values(vector, flat).reshape(*lead, self.num_actions)
-
-    def _loss(self, td_B: jax.Array) -> jax.Array:
+    def _penalty(self, td_B: jax.Array) -> jax.Array:
         if self.spec.loss.kind == "mse":
             return losses.mse(td_B)
         return losses.huber(td_B, self.spec.loss.delta, xp=jnp)

@@ -3,7 +3,7 @@
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["Spec", "load", "load_spec", "resume", "train"]
+__all__ = ["Spec", "load", "load_spec", "profile", "profile_env", "resume", "train"]
 
 _PUBLIC = {
     "Spec": "hotloop.spec",
@@ -11,6 +11,8 @@ _PUBLIC = {
     "train": "hotloop.api",
     "resume": "hotloop.api",
     "load": "hotloop.api",
+    "profile": "hotloop.api",
+    "profile_env": "hotloop.api",
 }
 
 

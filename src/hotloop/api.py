@@ -1,4 +1,4 @@
-"""What `import hotloop` offers: train, resume, load."""
+"""What `import hotloop` offers: train, resume, load, profile."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +11,7 @@ from hotloop.spec_reading import SpecError, load_spec
 
 if TYPE_CHECKING:
     from hotloop.agent import Agent
+    from hotloop.driver import Driver
 
 
 class Run:
@@ -48,18 +49,35 @@ def train(
     Q-value per action; any flax linen module has both. `device_env` is an env of your own that satisfies
     `hotloop.envs.device.DeviceEnv`.
     """
-    if isinstance(network, Mapping):  # a section of the spec, not a module
-        overrides, network = {**overrides, "network": network}, None
-    parsed = load_spec(spec, overrides)
-    folder = RunFolder.choose(parsed, Path(out) if out is not None else None)
-    from hotloop.assembly import Assembly, Own
-    from hotloop.driver import Driver
+    driver = _new_run(spec, out, network, device_env, reporter, overrides)
+    result = driver.train()
+    return Run(driver.folder.path, result)
 
-    reporter = reporter or Silent()
-    with reporter.busy("starting XLA"):
-        assembly = Assembly(parsed, Own(network, device_env))
-    driver = Driver(assembly, folder, reporter)
-    return Run(folder.path, driver.train())
+
+def profile(
+    spec: str | Path | Mapping[str, Any] | Spec,
+    *,
+    out: str | Path | None = None,
+    network: Any = None,
+    device_env: Any = None,
+    reporter: Reporter | None = None,
+    **overrides: Any,
+) -> Run:
+    """Train as `train` does, to the same bits, then say where the time went: `run.profile`, profile.json and .png."""
+    driver = _new_run(spec, out, network, device_env, reporter, overrides)
+    result = driver.train()
+    from hotloop.profiling.run import profile_run
+
+    state = driver.axis.one(driver.state, 0)
+    result["profile"] = profile_run(driver.assembly, state, result, driver.folder, driver.reporter)
+    return Run(driver.folder.path, result)
+
+
+def profile_env(env_id: str, **options: Any) -> dict[str, Any]:
+    """Say which Python functions of a Gymnasium env take the time of its steps."""
+    from hotloop.profiling.functions import profile_env
+
+    return profile_env(env_id, options)
 
 
 def resume(
@@ -106,6 +124,22 @@ def load(
         return Agent(assembly, assembly.engine.layout.from_named(named))
     except ValueError as error:
         raise SpecError(f"{folder.path}: {error}") from None
+
+
+def _new_run(
+    spec: Any, out: Any, network: Any, device_env: Any, reporter: Reporter | None, overrides: dict[str, Any]
+) -> "Driver":
+    if isinstance(network, Mapping):  # a section of the spec, not a module
+        overrides, network = {**overrides, "network": network}, None
+    parsed = load_spec(spec, overrides)
+    folder = RunFolder.choose(parsed, Path(out) if out is not None else None)
+    from hotloop.assembly import Assembly, Own
+    from hotloop.driver import Driver
+
+    reporter = reporter or Silent()
+    with reporter.busy("starting XLA"):
+        assembly = Assembly(parsed, Own(network, device_env))
+    return Driver(assembly, folder, reporter)
 
 
 def _open(run: str | Path | Run) -> RunFolder:

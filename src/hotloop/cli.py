@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import sys
 from pathlib import Path
@@ -22,40 +23,35 @@ LONGEST_LINE = 500
 SpecArgument = Annotated[str | None, typer.Argument(metavar="SPEC", help="A preset's name or a YAML/JSON file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="a.b=c", help="Override a field of the spec.")]
+EnvOption = Annotated[str | None, typer.Option(help="Env id; alone, trains the default spec on it.")]
+StepsOption = Annotated[int | None, typer.Option(help="Env steps in all (stop.steps).")]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.")]
+OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; must not exist.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 
 
 @app.command()
 def train(
     spec: SpecArgument = None,
-    env: Annotated[str | None, typer.Option(help="Env id; alone, trains the default spec on it.")] = None,
+    env: EnvOption = None,
     set_: SetOption = None,
-    steps: Annotated[int | None, typer.Option(help="Env steps in all (stop.steps).")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    steps: StepsOption = None,
+    seed: SeedOption = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds trained side by side, from --seed on.")] = None,
     engine: Annotated[str | None, typer.Option(help="Who does the array maths.")] = None,
     pipeline: Annotated[str | None, typer.Option(help="How experience flows; auto by default.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say how much memory it needs, and stop.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for the run; must not exist.")] = None,
+    out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train an agent. Ctrl-C saves and stops; `hotloop resume` continues."""
+    """Train an agent. Ctrl-C saves and stops; `hotloop resume` continues. PROFILE=true also profiles it."""
     from hotloop import api
-    from hotloop.spec_reading import SpecError, load_spec
 
-    if spec is None and env is None:
-        raise SpecError("say what to train: a preset (`hotloop list`), a file, or --env ID")
-    short = {
-        **{"env.id": env, "stop.steps": steps, "seed": seed, "seeds": seeds},
-        **{"engine": engine, "pipeline": pipeline},
-    }
-    overrides = {
-        **_parse_set(set_ or []),
-        **{path: value for path, value in short.items() if value is not None},
-    }
-    parsed = load_spec(spec if spec is not None else {"name": re.sub(r"[^\w.-]+", "-", env or "")}, overrides)
+    short = {"engine": engine, "pipeline": pipeline, "seeds": seeds}
+    parsed = _read_spec(spec, set_, {"env.id": env, "stop.steps": steps, "seed": seed, **short})
     if plan:
         from hotloop.assembly import Assembly
+        from hotloop.spec_reading import SpecError
 
         memory = Assembly(parsed).memory_plan()
         if as_json:
@@ -65,7 +61,37 @@ def train(
         if memory.refusal():
             raise SpecError(str(memory.refusal()))
         return
-    _report(lambda reporter: api.train(parsed, out=out, reporter=reporter), as_json)
+    work = api.profile if os.environ.get("PROFILE", "").lower() in ("1", "true", "yes", "on") else api.train
+    _report(lambda reporter: work(parsed, out=out, reporter=reporter), as_json)
+
+
+@app.command()
+def profile(
+    spec: SpecArgument = None,
+    env: EnvOption = None,
+    set_: SetOption = None,
+    steps: StepsOption = None,
+    seed: SeedOption = None,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train, and say where the time goes: by stage, per step, per episode. The training is the same to the bit.
+
+    With --env ID of a Gymnasium env alone: which Python functions of it take the time of a step.
+    """
+    from hotloop import api, registry
+
+    if spec is None and env is not None and not registry.is_device_env(env):
+        found = api.profile_env(env, **_parse_set(set_ or []))
+        if as_json:
+            _print_json(found)
+            return
+        from hotloop.profiling.show import print_functions
+
+        print_functions(found, _console())
+        return
+    parsed = _read_spec(spec, set_, {"env.id": env, "stop.steps": steps, "seed": seed})
+    _report(lambda reporter: api.profile(parsed, out=out, reporter=reporter), as_json)
 
 
 @app.command()
@@ -177,6 +203,24 @@ def _is_for_the_user(error: Exception) -> bool:
     return type(error).__module__.startswith("hotloop.") and type(error).__name__ in ("SpecError", "Diverged")
 
 
+def _read_spec(spec: str | None, assignments: list[str] | None, short: dict[str, Any]) -> Any:
+    """The spec with --set and the short options on top; an env alone gets the default spec."""
+    from hotloop.spec_reading import SpecError, load_spec
+
+    env = short["env.id"]
+    if spec is None and env is None:
+        raise SpecError("say what to train: a preset (`hotloop list`), a file, or --env ID")
+    given = {path: value for path, value in short.items() if value is not None}
+    base = spec if spec is not None else {"name": re.sub(r"[^\w.-]+", "-", env)}
+    return load_spec(base, {**_parse_set(assignments or []), **given})
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=140)
+
+
 def _parse_set(assignments: list[str]) -> dict[str, Any]:
     from hotloop.spec_reading import SpecError, parse_value
 
@@ -207,9 +251,13 @@ def _report(work: Any, as_json: bool) -> None:
     score = "none yet" if result["return_mean"] is None else f"{result['return_mean']:.1f}"
     typer.echo(f"  replay ratio {result['updates_per_step']:g}, score {score} (mean return)")
     typer.echo(f"  run        {run.path}")
-    for name in ("curve.png", "recording.gif"):
+    for name in ("curve.png", "recording.gif", "profile.png"):
         if (run.path / name).is_file():
             typer.echo(f"  {name.partition('.')[0]:<10} {run.path / name}")
+    if "profile" in result:
+        from hotloop.profiling.show import print_tables
+
+        print_tables(result["profile"], _console())
     if "SIG" in result["stopped"]:
         typer.echo(f"  continue with: hotloop resume {run.path}")
 

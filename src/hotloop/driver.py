@@ -208,7 +208,9 @@ class Driver:
 
     def _log(self, host: Reading) -> None:
         self.logged_at = host.env_steps
-        self._try("metrics", lambda: self.metrics.write("train", host.env_steps, self._figures(host)))
+        steps_per_s, updates_per_s = self.clock.lap()
+        speed = {"env_steps_per_s": round(steps_per_s, 1), "updates_per_s": round(updates_per_s, 1)}
+        self._try("metrics", lambda: self.metrics.write("train", host.env_steps, {**self._figures(host), **speed}))
 
     def _figures(self, host: Reading) -> dict[str, Any]:
         """What a line of metrics says: means over the seeds, and with several of them each one's own."""
@@ -351,31 +353,44 @@ class _Clock:
 
     def __init__(self) -> None:
         self.recent = (0.0, 0.0)
-        self._steps = self._updates = 0
-        self._seconds = 0.0
+        self._steady, self._lap = _Sums(), _Sums()
         self._updates_before: int | None = None
 
     def add(self, host: Reading, steps_before: int, seconds: float) -> None:
         """Count one chunk; only those that learn from beginning to end make the steady rate."""
         updates = host.attempts - self._updates_before if self._updates_before is not None else 0
         steps = (host.env_steps - steps_before) * len(host.updates)
-        began = int(host.learned_from.max())
-        is_steady = self._updates_before is not None and 0 < began <= steps_before
+        is_steady = self._updates_before is not None and 0 < host.learned_from.max() <= steps_before
         self._updates_before = host.attempts
         self.recent = (steps / seconds, updates / seconds)
+        self._lap = self._lap.plus(steps, updates, seconds)
         if is_steady:
-            self._steps, self._updates, self._seconds = (
-                self._steps + steps,
-                self._updates + updates,
-                self._seconds + seconds,
-            )
+            self._steady = self._steady.plus(steps, updates, seconds)
+
+    def lap(self) -> tuple[float, float]:
+        """Env steps and updates per second since the last lap."""
+        rates, self._lap = self._lap.rates or self.recent, _Sums()
+        return rates
 
     @property
     def steady(self) -> tuple[float, float]:
         """Env steps and updates per second."""
-        if not self._seconds:
-            return self.recent
-        return self._steps / self._seconds, self._updates / self._seconds
+        return self._steady.rates or self.recent
+
+
+class _Sums(NamedTuple):
+    """Work done, and the time it took."""
+
+    steps: int = 0
+    updates: int = 0
+    seconds: float = 0.0
+
+    def plus(self, steps: int, updates: int, seconds: float) -> "_Sums":
+        return _Sums(self.steps + steps, self.updates + updates, self.seconds + seconds)
+
+    @property
+    def rates(self) -> tuple[float, float] | None:
+        return (self.steps / self.seconds, self.updates / self.seconds) if self.seconds else None
 
 
 class _Interrupts:

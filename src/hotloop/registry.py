@@ -44,6 +44,11 @@ BENCHES: Mapping[str, Entry] = {
 }
 
 
+def is_device_env(env_id: str) -> bool:
+    """Whether `env_id` names one of ENVS, or is of a family there (`gymnax:NAME`)."""
+    return env_id in ENVS or f"{env_id.partition(':')[0]}:NAME" in ENVS
+
+
 def nearest(name: str, known: list[str]) -> str:
     """Return `; did you mean 'x'?` or the list of what is known: the tail of an error about a name."""
     match = get_close_matches(name, known, n=1, cutoff=0.5)

@@ -4,7 +4,7 @@ import shutil
 import signal
 
 import pytest
-from hotloop_process import checkpoints, contents, finish, manifest, metrics, start, wait_for
+from hotloop_process import TINY, checkpoints, contents, finish, manifest, metrics, start, wait_for
 
 PERIODS = ("--set", "log={every: 1000, checkpoint_every: 4000}", "--set", "evaluation.every=5000")
 RATIOS = {"below one": ("0.125", 60_000), "above one": ("2.0", 40_000)}
@@ -94,3 +94,21 @@ def test_a_finished_run_is_resumed_without_harm_and_says_that_it_is_done(hotloop
         assert after[name] == before[name], f"{name} has changed"
     assert checkpoints(finished) == [800, 1000]
     assert manifest(finished)["digests"] == digests
+
+
+@pytest.mark.parametrize("obs", ["enhanced", "grid"])
+def test_snakes_that_were_interrupted_end_in_the_same_bits(tmp_path, obs):
+    """Also when the first part ended amid a period: its last line and checkpoint are all that differs."""
+    import hotloop
+
+    spec = {
+        **TINY,
+        "env": {"id": "snake", "num_envs": 8, "options": {"grid": 6, "obs": obs, "max_steps": 40}},
+        "updates_per_step": 0.125,
+        "evaluation": {"every": 400, "episodes": 4, "max_steps": 40},
+    }
+    whole = hotloop.train(spec, out=tmp_path / "whole", **{"stop.steps": 2000})
+    first = hotloop.train(spec, out=tmp_path / "parts", **{"stop.steps": 700})
+    hotloop.resume(first, steps=2000)
+    assert manifest(tmp_path / "parts")["digests"] == manifest(whole.path)["digests"]
+    assert whole.updates > 200

@@ -4,6 +4,7 @@ import os
 import statistics
 
 import psutil
+import pytest
 from hotloop_process import TINY
 
 import hotloop
@@ -25,10 +26,14 @@ class _Watching(Silent):
         self.threads.append(self.process.num_threads())
 
 
-def test_a_long_run_keeps_its_memory_and_files(tmp_path):
+SNAKES = {"env": {"id": "snake", "num_envs": 16, "options": {"grid": 6}}, "updates_per_step": 0.0625}
+
+
+@pytest.mark.parametrize("more", [{}, SNAKES], ids=["cartpole", "snake"])
+def test_a_long_run_keeps_its_memory_and_files(tmp_path, more):
     watching = _Watching()
     hotloop.train(
-        TINY,
+        {**TINY, **more},
         out=tmp_path / "run",
         reporter=watching,
         **{"stop.steps": 450_000, "log.every": 2_000, "log.checkpoint_every": 10_000, "evaluation.every": 10_000},

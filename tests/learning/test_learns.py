@@ -128,3 +128,16 @@ def test_the_cartpole_preset_is_solved_by_four_of_five_seeds(tmp_path: Path) -> 
     assert len(solved) >= 4, [(run.env_steps, run.return_mean) for run in runs]
     played = hotloop.load(solved[0]).evaluate(episodes=100, seed=12345)
     assert played["return_mean"] > 400, "the best weights were kept, and hold on episodes never seen"
+
+
+def test_snakes_learn_to_eat(tmp_path):
+    """Twelve foods from what a random player gets, less than one, in 40,000 env steps of the preset."""
+    run = hotloop.train("snake", out=tmp_path / "run", **{"stop.steps": 40_000, "evaluation.every": 0})
+    assert hotloop.load(run, which="last").evaluate(episodes=50, seed=1)["score_mean"] >= 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("preset", "score"), [("snake", 25.4), ("snake_basic", 16.8)])
+def test_snake_presets_reach_the_reference_scores(tmp_path, preset, score):
+    run = hotloop.train(preset, out=tmp_path / "run")
+    assert hotloop.load(run).evaluate(episodes=100, seed=1)["score_mean"] >= score

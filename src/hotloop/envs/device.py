@@ -1,5 +1,6 @@
 """The device env contract: two pure functions on one env; this file makes them a vector env inside XLA."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -51,6 +52,14 @@ class Drawable(Protocol):
 
     def render(self, state: State) -> Any:
         """Return a PIL image of one state (NumPy arrays)."""
+
+
+@runtime_checkable
+class Parted(Protocol):
+    """A device env that can name the dear parts of its step, for a profile."""
+
+    def parts(self) -> dict[str, Callable[[State], Any]]:
+        """Parts by name, each a pure function of one state."""
 
 
 class Transition(NamedTuple):

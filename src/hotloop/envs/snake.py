@@ -16,6 +16,7 @@ Cells are (x, y) with (0, 0) at the top left; headings are 0 up, 1 right, 2 down
 | score | foods eaten |
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -147,6 +148,13 @@ class Snake:
     def observe(self, state: SnakeState) -> jax.Array:
         """What the agent sees of a state."""
         return snake_features.observe(self.obs, state)
+
+    def parts(self) -> dict[str, Callable[[SnakeState], jax.Array]]:
+        """What of a step a profile shows on its own."""
+        parts: dict[str, Callable[[SnakeState], jax.Array]] = {"features": self.observe}
+        if self.obs in ("flood", "selective", "enhanced"):
+            parts["flood fill in them"] = lambda state: snake_features.reach(self.obs, state)
+        return parts
 
     def render(self, state: SnakeState) -> "Image":
         """Draw one state."""

@@ -31,9 +31,7 @@ def observe(kind: str, state: "SnakeState") -> jax.Array:
     if kind == "grid":
         return _image(state)
     grid = state.body.shape[0]
-    free = boards.free(state.body)
-    # Where each move would lead, as bits; nothing where it would be death.
-    next_DG = jnp.stack([_next_cell(state, turn, grid) & free for turn in (STRAIGHT, RIGHT, LEFT)])
+    next_DG = next_cells(state)
     straight, right, left = boards.any_bit(next_DG)
     features = [
         *(~straight, ~left, ~right),
@@ -42,30 +40,38 @@ def observe(kind: str, state: "SnakeState") -> jax.Array:
     ]
     if kind == "basic":
         return _as_vector(features)
-    tail = boards.cell(state.tail_x, state.tail_y, grid)
-    if kind == "flood":
-        reached_DG = boards.flood_fill(free, next_DG)
-    else:  # one more board: from the head, through the cell that the tail is about to leave
-        around_head = boards.spread(boards.cell(state.x, state.y, grid)) & (free | tail)
-        starts = jnp.concatenate([next_DG, around_head[None]])
-        reached_DG = boards.flood_fill(jnp.stack([free, free, free, free | tail]), starts)
+    reached_DG = reach(kind, state)
     room = jnp.maximum(grid * grid - state.length, 1).astype(jnp.float32)
     # Behind the barrier XLA divides; by one number for all it would multiply with 1 / room, which is not exact.
     features += list(boards.count(reached_DG[:3]) / jax.lax.optimization_barrier(jnp.broadcast_to(room, (3,))))
     if kind == "flood":
         return _as_vector(features)
-    tail_reached = boards.any_bit(reached_DG[3] & tail)
+    tail_reached = boards.any_bit(reached_DG[3] & boards.cell(state.tail_x, state.tail_y, grid))
     tail_features = [*_directions(state, state.tail_x, state.tail_y), tail_reached]
     if kind == "selective":
         return _as_vector([*features, *tail_features])
-    ways_on = boards.count(boards.spread(next_DG) & free & ~next_DG) / 4
+    ways_on = boards.count(boards.spread(next_DG) & boards.free(state.body) & ~next_DG) / 4
     tail_distance = boards.distance(state.x, state.y, state.tail_x, state.tail_y)
     sizes = [tail_distance / (2 * (grid - 1)), state.length / grid**2]
     return _as_vector([*features, *ways_on, *tail_features, *sizes])
 
 
-def _next_cell(state: "SnakeState", turn: int, grid: int) -> jax.Array:
-    return boards.cell(*boards.neighbour(state.x, state.y, (state.heading + turn) % 4), grid)
+def next_cells(state: "SnakeState") -> jax.Array:
+    """Where a move straight, right, left leads, as three boards; nothing where it would be death."""
+    grid = state.body.shape[0]
+    ways = [boards.neighbour(state.x, state.y, (state.heading + turn) % 4) for turn in (STRAIGHT, RIGHT, LEFT)]
+    return jnp.stack([boards.cell(x, y, grid) for x, y in ways]) & boards.free(state.body)
+
+
+def reach(kind: str, state: "SnakeState") -> jax.Array:
+    """What can be reached after each move; for the kinds that ask for the tail also from the head, as fourth board."""
+    grid, free, next_DG = state.body.shape[0], boards.free(state.body), next_cells(state)
+    if kind == "flood":
+        return boards.flood_fill(free, next_DG)
+    with_tail = free | boards.cell(state.tail_x, state.tail_y, grid)  # the tail is about to leave its cell
+    around_head = boards.spread(boards.cell(state.x, state.y, grid)) & with_tail
+    starts = jnp.concatenate([next_DG, around_head[None]])
+    return boards.flood_fill(jnp.stack([free, free, free, with_tail]), starts)
 
 
 def _directions(state: "SnakeState", x: jax.Array, y: jax.Array) -> list[jax.Array]:

@@ -1,0 +1,83 @@
+"""Which functions of an environment written in Python take the time: Python's own profiler around its steps."""
+
+import cProfile
+import pstats
+import sysconfig
+import time
+from pathlib import Path
+from typing import Any
+
+from hotloop.spec_reading import SpecError
+
+SECONDS = 2.0
+SHOWN = 15
+
+
+def profile_env(env_id: str, options: dict[str, Any], seconds: float = SECONDS) -> dict[str, Any]:
+    """Step a Gymnasium env with random actions, first timed, then under the profiler."""
+    import gymnasium
+
+    try:
+        env = gymnasium.make(env_id, **options)
+    except ModuleNotFoundError as error:
+        raise SpecError(f"env.id {env_id}: the package {error.name} is not installed") from None
+    except (gymnasium.error.Error, TypeError) as error:
+        raise SpecError(f"env.id {env_id}: {error}") from None
+    env.action_space.seed(0)
+    plain_steps, plain_seconds = _step_for(env, seconds / 2)
+    profiler = cProfile.Profile()
+    profiler.enable()
+    steps, profiled_seconds = _step_for(env, seconds / 2)
+    profiler.disable()
+    env.close()
+    rows = _rows(pstats.Stats(profiler), steps)
+    return {
+        "env": env_id,
+        "us_per_step": round(plain_seconds / plain_steps * 1e6, 2),
+        "steps_per_s": round(plain_steps / plain_seconds, 1),
+        "us_per_step_while_profiled": round(profiled_seconds / steps * 1e6, 2),
+        "functions": rows[:SHOWN],
+    }
+
+
+def _step_for(env: Any, seconds: float) -> tuple[int, float]:
+    env.reset(seed=0)
+    steps, started = 0, time.perf_counter()
+    while (spent := time.perf_counter() - started) < seconds or steps == 0:
+        _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        steps += 1
+        if terminated or truncated:
+            env.reset()
+    return steps, spent
+
+
+def _rows(stats: Any, steps: int) -> list[dict[str, Any]]:
+    """Functions by the time they take themselves, per env step; the user's own code is marked."""
+    whole = stats.total_tt
+    rows = []
+    for (file, line, name), (_, calls, own, below, _) in stats.stats.items():
+        if file == __file__:
+            continue
+        rows.append(
+            {
+                "function": name if file == "~" else f"{_short(file)}:{line} {name}",
+                "yours": _is_yours(file),
+                "calls_per_step": round(calls / steps, 3),
+                "own_us_per_step": round(own / steps * 1e6, 3),
+                "with_callees_us_per_step": round(below / steps * 1e6, 3),
+                "share": round(own / whole, 4) if whole else 0.0,
+            }
+        )
+    return sorted(rows, key=lambda row: -row["own_us_per_step"])
+
+
+def _is_yours(file: str) -> bool:
+    """Neither built in, nor of the standard library, nor of an installed package."""
+    if file.startswith(("~", "<")):
+        return False
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    return not any(Path(file).is_relative_to(folder) for folder in installed if folder)
+
+
+def _short(file: str) -> str:
+    return "/".join(Path(file).parts[-2:])

@@ -1,0 +1,139 @@
+"""A profile for people: a table, and a picture of it."""
+
+from pathlib import Path
+from typing import Any
+
+STAGE, PART, REST = "#4a6076", "#9db4c8", "#d8d4ca"
+STEP, EPISODE, LENGTH = "#4a6076", "#d6763e", "#5a8f5a"
+
+
+def print_tables(report: dict[str, Any], console: Any) -> None:
+    """Stages with their parts, the counts, and what follows from them."""
+    from rich.table import Table
+
+    block = report["block"]
+    title = (
+        f"one block: {block['env_steps']} env steps ({block['vector_steps']} vector steps), {block['updates']} updates"
+    )
+    table = Table(title=title, title_justify="left", show_edge=False)
+    table.add_column("stage")
+    for column in ("us per block", "us per env step", "share of fused"):
+        table.add_column(column, justify="right")
+    for row in report["stages"]:
+        table.add_row(*_cells(row["stage"], row))
+        if row["stage"] == "env step":
+            for part in report["parts"]:
+                table.add_row(*_cells(f"  {part['stage'].removeprefix('env step: ')}", part), style="dim")
+    table.add_section()
+    table.add_row("sum of stages", f"{report['sum_of_stages_us']:,.1f}", "", f"{report['sum_over_fused']:.1%}")
+    table.add_row("fused", f"{report['fused_us']:,.1f}", "", "100.0%")
+    console.print(table)
+    loss, episodes = report["q_loss"], report["episodes"]
+    console.print(
+        f"Q-loss: {loss['calls']:,.0f} calls, {loss['mean_ms']:.4g} ms each (target and forward pass); with gradient "
+        f"and optimiser {loss['mean_ms_with_gradient_and_step']:.4g} ms"
+    )
+    console.print(
+        f"speed: {report['env_steps_per_s']:,.0f} env steps/s, {report['updates_per_s']:,.0f} updates/s; "
+        f"{episodes['episodes']:,} episodes in {episodes['env_steps']:,} env steps = "
+        f"{episodes['steps_per_episode'] or 0:,.1f} steps per episode"
+    )
+    if report["course"]:
+        course = Table(title="during training", title_justify="left", show_edge=False)
+        for column in ("env steps", "us per step", "steps per episode", "ms per episode"):
+            course.add_column(column, justify="right")
+        for part in report["course"]:
+            per_episode = (f"{part['steps_per_episode']:,.1f}", f"{part['ms_per_episode']:,.3g}")
+            course.add_row(
+                f"{part['env_steps']:,}", f"{part['us_per_step']:.2f}", *(per_episode if part["episodes"] else ("", ""))
+            )
+        console.print(course)
+    for line in report["says"]:
+        console.print(f"· {line}")
+
+
+def print_functions(found: dict[str, Any], console: Any) -> None:
+    """Python functions of an env by their own time."""
+    from rich.table import Table
+
+    title = f"{found['env']}: {found['us_per_step']:.1f} us per step ({found['steps_per_s']:,.0f} steps/s)"
+    table = Table(title=title, title_justify="left", show_edge=False)
+    table.add_column("function")
+    for column in ("calls per step", "own us per step", "with callees", "share"):
+        table.add_column(column, justify="right")
+    for row in found["functions"]:
+        cells = (
+            f"{row['calls_per_step']:.2f}",
+            f"{row['own_us_per_step']:.2f}",
+            f"{row['with_callees_us_per_step']:.2f}",
+            f"{row['share']:.1%}",
+        )
+        table.add_row(row["function"], *cells, style="bold" if row["yours"] else None)
+    console.print(table)
+    console.print(
+        f"bold: your own code; under the profiler a step took {found['us_per_step_while_profiled']:.1f} us", style="dim"
+    )
+
+
+def draw(report: dict[str, Any], name: str, path: Path) -> Path:
+    """Stages as bars beside the fused block; below, time per step and per episode during training."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), width_ratios=[1.25, 1], layout="constrained")
+    _bars(left, report)
+    _course(right, report["course"])
+    block = report["block"]
+    figure.suptitle(
+        f"{name}: one block = {block['env_steps']} env steps + {block['updates']} updates, "
+        f"{report['fused_us'] / 1e3:.3g} ms; {report['env_steps_per_s']:,.0f} env steps/s",
+        x=0.01,
+        ha="left",
+    )
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    return path
+
+
+def _bars(axes: Any, report: dict[str, Any]) -> None:
+    rows: list[tuple[str, dict[str, Any], str]] = []
+    for stage in report["stages"]:
+        rows.append((stage["stage"], stage, REST if stage["stage"] == "rest" else STAGE))
+        if stage["stage"] == "env step":
+            rows += [(f"  {p['stage'].removeprefix('env step: ')}", p, PART) for p in report["parts"]]
+    places = range(len(rows))[::-1]
+    axes.barh(places, [row["share"] * 100 for _, row, _ in rows], color=[colour for *_, colour in rows])
+    axes.set_yticks(places, [label for label, *_ in rows])
+    for place, (_, row, _) in zip(places, rows, strict=True):
+        text = f" {row['share']:.1%}  {row['us_per_block']:,.0f} µs"
+        axes.text(max(row["share"], 0) * 100, place, text, va="center", fontsize=8)
+    axes.set_xlim(left=min(0, *(row["share"] * 100 for _, row, _ in rows)))
+    axes.margins(x=0.3)
+    axes.set_xlabel("% of the fused block")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _course(axes: Any, course: list[dict[str, Any]]) -> None:
+    known = [part for part in course if part["steps_per_episode"]]
+    axes.set_title("relative to the first stretch of training", fontsize=10, loc="left")
+    if len(known) > 1:
+        steps = [part["env_steps"] for part in known]
+        for field, label, colour in (
+            ("us_per_step", "time per step", STEP),
+            ("steps_per_episode", "steps per episode", LENGTH),
+            ("ms_per_episode", "time per episode", EPISODE),
+        ):
+            values = [part[field] / known[0][field] for part in known]
+            axes.plot(steps, values, color=colour, marker="o", markersize=4, label=f"{label} ({values[-1]:.2f}x)")
+        axes.legend(frameon=False, fontsize=9)
+        axes.set_ylim(bottom=0)
+    axes.set_xlabel("env steps")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
+    axes.grid(alpha=0.2)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _cells(label: str, row: dict[str, Any]) -> tuple[str, ...]:
+    return label, f"{row['us_per_block']:,.1f}", f"{row['us_per_env_step']:.4g}", f"{row['share']:.1%}"

@@ -1,0 +1,192 @@
+"""The stages of one block, each timed inside a loop of its own on the run's real shapes and its real state.
+
+A stage called from Python would measure the call. Here each runs many times inside one compiled loop, on inputs
+that differ from turn to turn, so that nothing can be computed once for all.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hotloop.envs.device import Parted, step_all
+from hotloop.pipelines.fused import Fused, FusedState
+from hotloop.progress import Reporter
+from hotloop.replay import ring
+
+POOL = 16
+"""Inputs a stage takes in turn."""
+ROUNDS = 9
+SECONDS_PER_CALL = 0.05
+FUSED = "fused"
+
+
+class Loop(NamedTuple):
+    """A stage: `call(n)` runs it n times; one block holds `per_block` of it."""
+
+    call: Callable[[int], None]
+    per_block: int
+
+
+class Stages(NamedTuple):
+    """Seconds per block of each stage, of parts of some stages, and of the whole block, one entry per round."""
+
+    stages: dict[str, list[float]]
+    parts: dict[str, list[float]]
+    fused: list[float]
+
+
+def measure(pipeline: Fused, state: FusedState, reporter: Reporter, rounds: int = ROUNDS) -> Stages:
+    """Time all stages, interleaved; backward is what a gradient takes beyond the forward pass."""
+    loops = stage_loops(pipeline, state)
+    turns = {}
+    for number, (name, loop) in enumerate(loops.items()):
+        reporter.show(number, len(loops) + rounds, {"compiling stage": name})
+        turns[name] = _turns(loop)
+    seconds: dict[str, list[float]] = {name: [] for name in loops}
+    for number in range(rounds):
+        for name in list(loops) if number % 2 == 0 else list(reversed(loops)):
+            started = time.perf_counter()
+            loops[name].call(turns[name])
+            seconds[name].append((time.perf_counter() - started) / turns[name] * loops[name].per_block)
+        reporter.show(len(loops) + number + 1, len(loops) + rounds, {"rounds of": "all stages"})
+    return in_order(seconds)
+
+
+def in_order(seconds: dict[str, list[float]]) -> Stages:
+    """Tell stages, parts and the whole apart."""
+    fused = seconds.pop(FUSED)
+    gradient, forward = seconds.pop("gradient"), seconds["forward"]
+    parts = {name: seconds.pop(name) for name in list(seconds) if name.startswith("env step: ")}
+    optimiser = seconds.pop("optimiser")
+    seconds["backward"] = [max(both - one, 0.0) for both, one in zip(gradient, forward, strict=True)]
+    seconds["optimiser"] = optimiser
+    return Stages(seconds, parts, fused)
+
+
+def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
+    """One loop per stage, in the order of a block; `gradient` is forward and backward together."""
+    engine, env, block, spec = pipeline.engine, pipeline.env, pipeline.block_plan, pipeline.spec
+    key = jax.random.key(spec.seed)
+    shape = (block.updates, spec.replay.batch_size)
+    explore_N = engine.exploration(jnp.broadcast_to(state.env_steps, (block.num_envs,)))
+    pool = jax.jit(lambda s: _pool(pipeline, s, key))(state)
+    items = jax.jit(lambda s: pipeline.collect(s, key)[1])(state)
+    batches = jax.jit(lambda r: ring.sample(r, key, (POOL, *shape)))(state.ring)
+    learner = state.learner
+    frozen = jax.jit(jax.vmap(lambda s_t: engine.frozen_values(learner.target, s_t)))(batches.s_t)
+    first = jax.tree.map(lambda leaf: leaf[0, 0], (batches, frozen))
+    gradients = jax.jit(lambda: jnp.stack([engine.gradient(learner.params, *first)[0] * scale for scale in (1, 0.5)]))()
+
+    def turn(i: Any, inputs: Any) -> Any:
+        size = jax.tree.leaves(inputs)[0].shape[0]
+        return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i % size, keepdims=False), inputs)
+
+    def at(i: Any) -> jax.Array:
+        return jax.random.fold_in(key, i)
+
+    def target(i: Any, carry: Any) -> Any:
+        moved = engine.move_target(learner._replace(target=carry[0]), jnp.int32(i % 2))
+        return moved.target, engine.frozen_values(moved.target, turn(i, batches).s_t)
+
+    def forward(i: Any, _: Any) -> Any:
+        def one(_: Any, batch: Any) -> Any:
+            loss, (td_B, q) = engine.loss(engine.layout.unflatten(learner.params), *batch)
+            return (loss, td_B, q), None
+
+        return jax.lax.scan(one, (jnp.float32(0), jnp.zeros(shape[1]), jnp.float32(0)), turn(i, (batches, frozen)))[0]
+
+    def gradient(i: Any, carry: Any) -> Any:
+        def one(_: Any, batch: Any) -> Any:
+            return engine.gradient(learner.params, *batch), None
+
+        return jax.lax.scan(one, carry, turn(i, (batches, frozen)))[0]
+
+    def optimiser(i: Any, carry: Any) -> Any:
+        rate = engine.learning_rate(state.env_steps)
+        return engine.step(carry[0], carry[1], turn(i, gradients), jnp.float32(0), rate)[:2]
+
+    env_states, obs, actions = pool
+    start = jax.tree.map(lambda leaf: leaf[0], env_states)
+    stepped = jax.eval_shape(lambda: step_all(env, start, actions[0], key))
+    bodies: dict[str, tuple[Any, Any, int]] = {
+        "select": (
+            lambda i, _: engine.act(learner.params, turn(i, obs), explore_N, at(i)),
+            jnp.zeros(block.num_envs, jnp.int32),
+            block.vector_steps,
+        ),
+        "env step": (
+            lambda i, c: step_all(env, c[0], turn(i, actions), at(i)),
+            (start, stepped[1]),
+            block.vector_steps,
+        ),
+        **{
+            f"env step: {name}": (
+                lambda i, _, part=part: jax.vmap(part)(turn(i, env_states)),
+                jax.eval_shape(jax.vmap(part), start),
+                block.vector_steps,
+            )
+            for name, part in (env.parts() if isinstance(env, Parted) else {}).items()
+        },
+        "insert": (lambda i, r: ring.insert(r, items), state.ring, 1),
+        "sample": (
+            lambda i, _: ring.sample(state.ring, at(i), shape),
+            jax.tree.map(lambda leaf: leaf[0], batches),
+            1,
+        ),
+        "target": (target, (learner.target, None if frozen is None else frozen[0]), 1),
+        "forward": (forward, (jnp.float32(0), jnp.zeros(shape[1]), jnp.float32(0)), 1),
+        "gradient": (gradient, jax.eval_shape(lambda: engine.gradient(learner.params, *first)), 1),
+        "optimiser": (optimiser, (learner.params, learner.optimizer), block.updates),
+        FUSED: (lambda i, s: pipeline.block(s), state, 1),
+    }
+    return {name: Loop(_loop(body, carry), per_block) for name, (body, carry, per_block) in bodies.items()}
+
+
+def _pool(pipeline: Fused, state: FusedState, key: jax.Array) -> Any:
+    """States, observations and actions of POOL vector steps that follow."""
+    num_envs = pipeline.block_plan.num_envs
+    explore_N = pipeline.engine.exploration(jnp.broadcast_to(state.env_steps, (num_envs,)))
+
+    def one(carry: Any, i: jax.Array) -> Any:
+        env_state, obs_N = carry
+        act_key, env_key = jax.random.split(jax.random.fold_in(key, i))
+        action_N = pipeline.engine.act(state.learner.params, obs_N, explore_N, act_key)
+        next_state, t = step_all(pipeline.env, env_state, action_N, env_key)
+        return (next_state, t.obs), (env_state, obs_N, action_N)
+
+    return jax.lax.scan(one, (state.actor.env, state.actor.obs), jnp.arange(POOL))[1]
+
+
+def _loop(body: Callable[[Any, Any], Any], start: Any) -> Callable[[int], None]:
+    compiled = jax.jit(lambda n, carry: jax.lax.fori_loop(0, n, body, carry), donate_argnums=1)
+    carry = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf.copy(), start
+    )
+
+    def call(times: int) -> None:
+        nonlocal carry
+        carry = jax.block_until_ready(compiled(times, carry))
+
+    return call
+
+
+def _turns(loop: Loop) -> int:
+    """Compile, and find out how many turns take about as long as wanted."""
+    turns = 1
+    loop.call(1)
+    while True:
+        started = time.perf_counter()
+        loop.call(turns)
+        seconds = time.perf_counter() - started
+        if seconds >= SECONDS_PER_CALL / 2:
+            return turns
+        turns = max(2 * turns, min(100 * turns, int(turns * SECONDS_PER_CALL / max(seconds, 1e-9))))
+
+
+def median(values: list[float]) -> float:
+    """The middle one."""
+    return statistics.median(values)

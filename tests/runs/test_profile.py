@@ -1,0 +1,144 @@
+"""A profile trains to the same bits, names every stage, and tells a longer life from a slower step."""
+
+import json
+
+import pytest
+from hotloop_process import manifest, strict_json
+
+from hotloop.profiling.report import build, course_of
+from hotloop.profiling.stages import Stages
+from hotloop.spec_reading import load_spec
+
+STAGES = ["select", "env step", "insert", "sample", "target", "forward", "backward", "optimiser", "rest"]
+
+SLOW_ENV = """
+import gymnasium, numpy, time
+
+class Slow(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observe(), {}
+
+    def step(self, action):
+        return self.observe(), 0.0, False, False, {}
+
+    def observe(self):
+        return dawdle()
+
+def dawdle():
+    total = 0.0
+    for i in range(3000):
+        total += i * 0.5
+    return numpy.zeros(2, numpy.float32) + numpy.float32(total * 0)
+
+gymnasium.register("Slow-v0", entry_point=Slow)
+"""
+
+
+@pytest.mark.parametrize("how", ["profile", "PROFILE=true"])
+def test_a_profiled_run_is_the_same_run_and_names_every_stage(hotloop, finished_once, tmp_path, how):
+    args = ("profile",) if how == "profile" else ("train",)
+    env = {} if how == "profile" else {"PROFILE": "true"}
+    ran = hotloop(*args, "tiny.yaml", "--out", "run", "--json", env=env)
+    assert ran.code == 0, ran.err
+    result = strict_json(ran.out.splitlines()[-1])
+    profile = result["profile"]
+    assert manifest(tmp_path / "run")["digests"] == manifest(finished_once)["digests"]
+    assert [row["stage"] for row in profile["stages"]] == STAGES
+    assert all(row["us_per_block"] >= 0 for row in profile["stages"] if row["stage"] not in ("rest", "backward"))
+    assert sum(row["share"] for row in profile["stages"]) == pytest.approx(1.0, abs=0.01)
+    assert profile["block"] == {"env_steps": 4, "vector_steps": 1, "updates": 1}
+    assert profile["q_loss"]["calls"] == result["updates"]
+    assert 0 < profile["q_loss"]["mean_ms"] < profile["q_loss"]["mean_ms_with_gradient_and_step"]
+    assert profile["episodes"]["env_steps"] == 1000
+    assert profile["episodes"]["steps_per_episode"] == pytest.approx(1000 / profile["episodes"]["episodes"], rel=1e-3)
+    assert json.loads((tmp_path / "run" / "profile.json").read_text()) == profile
+    assert (tmp_path / "run" / "profile.png").stat().st_size > 10_000
+
+
+def test_a_profile_of_snake_shows_features_and_flood_fill_within_the_env_step(hotloop):
+    small = ("--set", "env={id: snake, num_envs: 8, options: {grid: 6}}", "--set", "updates_per_step=0.125")
+    ran = hotloop("profile", "tiny.yaml", *small, "--out", "snake")
+    assert ran.code == 0, ran.err
+    for said in ("select", "features", "flood fill in them", "sum of stages", "Q-loss: ", "steps per episode"):
+        assert said in ran.out, ran.out
+
+
+def test_a_profile_of_several_seeds_is_that_of_one_of_them(hotloop):
+    ran = hotloop("profile", "tiny.yaml", "--set", "seeds=2", "--out", "two", "--json")
+    assert [row["stage"] for row in ran.json["profile"]["stages"]] == STAGES
+
+
+def _rows(lengths, speeds):
+    """Metrics of a run whose episodes had these lengths and whose steps these speeds, 1,000 steps a line."""
+    rows, episodes = [], 0
+    for i, (length, speed) in enumerate(zip(lengths, speeds, strict=True)):
+        episodes += 1000 // length
+        rows.append(
+            {"kind": "train", "env_steps": 1000 * (i + 1), "env_steps_per_s": float(speed), "episodes": episodes}
+        )
+    return rows
+
+
+def _report(lengths, speeds):
+    spec = load_spec("cartpole", {"replay.start": 1000})
+    names = ["select", "env step", "insert", "sample", "target", "forward", "backward", "optimiser"]
+    stages = Stages({name: [1e-5] for name in names}, {}, [1e-4])
+    result = {"updates": 5, "skipped": 0, "env_steps_per_s": 1.0, "updates_per_s": 1.0}
+    result |= {"env_steps": 9000, "episodes": 10, "steps_per_episode": 900.0}
+    return build(spec, stages, result, _rows(lengths, speeds))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "speeds", "verdict"),
+    [
+        ([10] * 3 + [50] * 6, [2000] * 9, "because the agent lives longer; a step is not slower"),
+        ([20] * 9, [4000] * 4 + [1000] * 5, "a step became slower"),
+        ([10] * 3 + [50] * 6, [4000] * 3 + [1000] * 6, "for both reasons"),
+        ([20] * 9, [2000] * 9, "neither episodes nor steps"),
+    ],
+)
+def test_a_longer_life_is_told_from_a_slower_step(lengths, speeds, verdict):
+    assert verdict in _report(lengths, speeds)["says"][-1]
+
+
+def test_the_course_is_what_the_metrics_say():
+    spec = load_spec("cartpole", {"replay.start": 1000})
+    course = course_of(_rows([10] * 5 + [50] * 4, [2000] * 5 + [500] * 4), spec)
+    assert course[0] == {
+        "env_steps": 2000,
+        "us_per_step": 500.0,
+        "env_steps_per_s": 2000.0,
+        "episodes": 100,
+        "steps_per_episode": 10.0,
+        "ms_per_episode": 5.0,
+    }
+    assert (course[-1]["steps_per_episode"], course[-1]["ms_per_episode"]) == (50.0, 100.0)
+    assert course_of([], spec) == []
+    assert "too few lines" in _report([10], [100])["says"][-1]
+
+
+def test_the_functions_of_a_python_env_are_named_by_the_time_they_take(hotloop, tmp_path):
+    (tmp_path / "slow_env.py").write_text(SLOW_ENV)
+    ran = hotloop("profile", "--env", "slow_env:Slow-v0", "--json", env={"PYTHONPATH": str(tmp_path)})
+    found = ran.json
+    first = found["functions"][0]
+    assert first["function"].endswith(" dawdle")
+    assert first["yours"]
+    assert first["share"] > 0.5
+    assert first["calls_per_step"] == pytest.approx(1.0, abs=0.05)
+    assert first["own_us_per_step"] <= first["with_callees_us_per_step"]
+    assert found["us_per_step"] == pytest.approx(1e6 / found["steps_per_s"], rel=0.01)
+    assert not any(row["yours"] for row in found["functions"] if "gymnasium" in row["function"])
+
+
+@pytest.mark.parametrize("env", ["NoSuchEnv-v0", "no_such_module:Thing-v0"])
+def test_an_env_that_does_not_exist_is_refused(hotloop, env):
+    assert env.partition(":")[0] in hotloop("profile", "--env", env).refusal
+
+
+def test_a_profile_of_nothing_is_refused(hotloop):
+    assert "say what to train" in hotloop("profile").refusal

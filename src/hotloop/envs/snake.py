@@ -153,7 +153,7 @@ class Snake:
         """What of a step a profile shows on its own."""
         parts: dict[str, Callable[[SnakeState], jax.Array]] = {"features": self.observe}
         if self.obs in ("flood", "selective", "enhanced"):
-            parts["flood fill in them"] = lambda state: snake_features.reach(self.obs, state)
+            parts["flood fill in them"] = lambda state: boards.count(snake_features.reach(self.obs, state))
         return parts
 
     def render(self, state: SnakeState) -> "Image":

@@ -5,7 +5,7 @@ from functools import cache
 from PIL import Image, ImageDraw, ImageFont
 
 BOARD, CAPTION, MARGIN, SCALE = 400, 54, 10, 2
-PAPER, LIGHT, DARK, EDGE = (28, 33, 41), (43, 51, 62), (39, 46, 56), (64, 75, 90)
+PAPER, LIGHT, DARK, EDGE = (28, 33, 41), (49, 58, 70), (36, 43, 53), (72, 84, 100)
 HEAD, TAIL = (141, 224, 122), (33, 110, 104)
 APPLE, SHINE, LEAF, STALK = (235, 87, 87), (255, 173, 163), (126, 200, 110), (130, 94, 66)
 TEXT, FAINT, WHITE, BLACK = (236, 240, 244), (138, 150, 165), (250, 250, 250), (20, 24, 28)

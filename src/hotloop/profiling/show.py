@@ -12,9 +12,7 @@ def print_tables(report: dict[str, Any], console: Any) -> None:
     from rich.table import Table
 
     block = report["block"]
-    title = (
-        f"one block: {block['env_steps']} env steps ({block['vector_steps']} vector steps), {block['updates']} updates"
-    )
+    title = f"one block: {block['env_steps']} env steps (vector steps: {block['vector_steps']}), updates: {block['updates']}"
     table = Table(title=title, title_justify="left", show_edge=False)
     table.add_column("stage")
     for column in ("us per block", "us per env step", "share of fused"):

@@ -65,15 +65,22 @@ def profile(
 ) -> Run:
     """Train as `train` does, to the same bits, then say where the time went: `run.profile`, profile.json and .png."""
     driver = _new_run(spec, out, network, device_env, reporter, overrides)
+    stop, start = driver.spec.stop.steps, driver.spec.replay.start
+    if stop < start:
+        raise SpecError(f"stop.steps is {stop}, but learning begins at {start} (replay.start): nothing to profile")
     result = driver.train()
+    learned = result["updates"] + result["skipped"] > 0
+    if driver.interrupted or not learned:
+        driver.reporter.warn(f"no profile: {result['stopped']}{'' if learned else ' before learning began'}")
+        return Run(driver.folder.path, result)
     from hotloop.profiling.run import profile_run
 
-    state = driver.axis.one(driver.state, 0)
+    state = driver.axis.seed(driver.state, 0)
     result["profile"] = profile_run(driver.assembly, state, result, driver.folder, driver.reporter)
     return Run(driver.folder.path, result)
 
 
-def profile_env(env_id: str, **options: Any) -> dict[str, Any]:
+def profile_env(env_id: str, /, **options: Any) -> dict[str, Any]:
     """Say which Python functions of a Gymnasium env take the time of its steps."""
     from hotloop.profiling.functions import profile_env
 

@@ -55,14 +55,18 @@ class Assembly:
 
     def memory_plan(self) -> MemoryPlan:
         """What the run will need, before any of it is allocated."""
-        block, seeds = self.spec.block, self.spec.seeds
-        row_bytes = self.pipeline.num_bytes() // self.pipeline.capacity
-        times = f" x {seeds} seeds" if seeds > 1 else ""
+        from hotloop.pipelines.seeds import SeedAxis
+
+        block, axis, replay = self.spec.block, SeedAxis(self.spec.seeds), self.pipeline.num_bytes()
+        row_bytes = replay // self.pipeline.capacity
+        times = f" x {axis.rows} seeds" if axis.count > 1 else ""
         parts = {
-            f"replay of {self.pipeline.capacity:,} transitions{times}": seeds * self.pipeline.num_bytes(),
-            f"weights, target, moments, gradient{times}": seeds * 5 * 4 * self.engine.layout.size,
-            f"{block.updates} batches{times}": seeds * 2 * block.updates * self.spec.replay.batch_size * row_bytes,
+            f"replay of {self.pipeline.capacity:,} transitions{times}": axis.rows * replay,
+            f"weights, target, moments, gradient{times}": axis.rows * 5 * 4 * self.engine.layout.size,
+            f"{block.updates} batches": axis.num_devices * 2 * block.updates * self.spec.replay.batch_size * row_bytes,
         }
+        if axis.rows > axis.num_devices:
+            parts["the seed at work on each device"] = axis.num_devices * replay
         return MemoryPlan(parts, setup.device_memory_available(available_host_memory()))
 
     def describe(self) -> list[str]:
@@ -88,5 +92,5 @@ class Assembly:
             return f"seed {first}"
         from hotloop.pipelines.seeds import SeedAxis
 
-        devices = SeedAxis(count).num_devices
-        return f"{count} seeds from {first}, on {devices} device(s)"
+        axis = SeedAxis(count)
+        return f"{count} seeds from {first}, on {axis.num_devices} device(s), {axis.rows // axis.num_devices} on each"

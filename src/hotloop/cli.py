@@ -82,7 +82,7 @@ def profile(
     from hotloop import api, registry
 
     if spec is None and env is not None and not registry.is_device_env(env):
-        found = api.profile_env(env, **_parse_set(set_ or []))
+        found = api.profile_env(env, **_env_options(set_ or [], {"--steps": steps, "--seed": seed, "--out": out}))
         if as_json:
             _print_json(found)
             return
@@ -213,6 +213,18 @@ def _read_spec(spec: str | None, assignments: list[str] | None, short: dict[str,
     given = {path: value for path, value in short.items() if value is not None}
     base = spec if spec is not None else {"name": re.sub(r"[^\w.-]+", "-", env)}
     return load_spec(base, {**_parse_set(assignments or []), **given})
+
+
+def _env_options(assignments: list[str], unused: dict[str, Any]) -> dict[str, Any]:
+    """Options of an env that is only stepped: `--set env.options.x=…`, and nothing that belongs to training."""
+    from hotloop.spec_reading import SpecError
+
+    parsed = _parse_set(assignments)
+    wrong = [path for path in parsed if not path.startswith("env.options.")]
+    wrong += [name for name, value in unused.items() if value is not None]
+    if wrong:
+        raise SpecError(f"{wrong[0]} has no meaning here: a Gymnasium env is only stepped, not trained on")
+    return {path.removeprefix("env.options."): value for path, value in parsed.items()}
 
 
 def _console() -> Any:

@@ -21,11 +21,10 @@ from hotloop.assembly import Assembly
 from hotloop.evaluate import episodes_program, to_host
 from hotloop.pipelines.seeds import SeedAxis
 from hotloop.progress import Reporter
-from hotloop.runs import checkpoint
+from hotloop.runs import checkpoint, statistics
 from hotloop.runs.folder import RunFolder
 from hotloop.runs.metrics import Metrics
 from hotloop.runs.state import digests, from_arrays, to_arrays
-from hotloop.runs.statistics import estimate
 from hotloop.spec_reading import SpecError
 
 SECONDS_PER_CHUNK = 0.5
@@ -38,13 +37,18 @@ class Diverged(Exception):
 class Reading(NamedTuple):
     """The few numbers the host needs of a state; arrays have one entry per seed."""
 
-    env_steps: int  # of the seed that is furthest; they only differ once a stop rule has held one back
+    steps: np.ndarray  # env steps; they only differ once a stop rule has held a seed back
     episodes: np.ndarray
     learned_from: np.ndarray
     updates: np.ndarray
     skipped: np.ndarray
     skipped_in_a_row: np.ndarray
     totals: Any  # Totals, as NumPy arrays
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps of the seed that is furthest."""
+        return int(self.steps.max())
 
     @property
     def attempts(self) -> int:
@@ -74,6 +78,7 @@ class Driver:
         self.clock = _Clock()
         self.seconds_to_first_update: float | None = None
         self.seconds_to_stop: float | None = None
+        self.interrupted = False
 
     def train(self) -> dict[str, Any]:
         """Run from the first block to a stop rule; returns the run's figures."""
@@ -85,9 +90,10 @@ class Driver:
     def resume(self, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> dict[str, Any]:
         """Run on from a checkpoint."""
         try:
-            self.state = self.axis.put(from_arrays(self._template(), arrays))
+            one = jax.eval_shape(self.pipeline.init, jnp.uint32(0))
+            self.state = self.axis.put(from_arrays(self.axis.kept_shapes(one), arrays))
             self.pipeline.check_state(self.state)
-            self.best_return, self.evaluation = _known(facts)
+            self.best_return, self.evaluation = _known(facts, len(self.seeds))
         except ValueError as error:
             raise SpecError(f"{self.folder.path}: {error}") from None
         self._compile()
@@ -96,16 +102,13 @@ class Driver:
         self.reporter.say(f"resuming {self.folder.path} at env step {steps:,}")
         return self._drive(resumed_at=steps)
 
-    def _template(self) -> Any:
-        return self.axis.shapes(jax.eval_shape(self.pipeline.init, jnp.uint32(0)))
-
     def _compile(self) -> None:
         started = time.perf_counter()
         with self.reporter.busy("compiling"):
-            state, evaluation = self._template(), self.spec.evaluation
-            seeds, blocks, keys = (self._same(value) for value in (jnp.uint32(0), jnp.int32(1), jax.random.key(0)))
+            state = self.axis.shapes(jax.eval_shape(self.pipeline.init, jnp.uint32(0)))
+            seeds, keys, evaluation = self._same(jnp.uint32(0)), self._same(jax.random.key(0)), self.spec.evaluation
             self._init = self.axis.jit(self.pipeline.init).lower(seeds).compile()
-            self._advance = self.axis.jit(self.pipeline.advance, donate=(0,)).lower(state, blocks).compile()
+            self._advance = self.axis.jit_in_place(self.pipeline.advance).lower(state, self._blocks(1)).compile()
             if evaluation.every:
                 program = episodes_program(self.assembly.env, self.engine, evaluation.episodes, evaluation.max_steps)
                 self._evaluate = self.axis.jit(program).lower(state.learner.params, keys).compile()
@@ -113,6 +116,9 @@ class Driver:
 
     def _same(self, value: Any) -> Any:
         return self.axis.stack([value] * len(self.seeds))
+
+    def _blocks(self, count: int) -> Any:
+        return self.axis.stack([jnp.int32(count)] * len(self.seeds), idle=jnp.int32(0))
 
     # -- the loop -------------------------------------------------------------------------------------
 
@@ -122,12 +128,13 @@ class Driver:
         with _Interrupts() as interrupts:
             host = self._read()
             while not (stop := interrupts.seen or self._reason_to_stop(host)):
-                before, blocks = host.env_steps, min(pace, self._blocks_to_next_event(host.env_steps))
+                earlier, before = host, host.env_steps
+                blocks = min(pace, self._blocks_to_next_event(before))
                 started = time.perf_counter()
-                self.state = self._advance(self.state, self._same(jnp.int32(blocks)))
+                self.state = self._advance(self.state, self._blocks(blocks))
                 host = self._read()
                 seconds = time.perf_counter() - started
-                self.clock.add(host, before, seconds)
+                self.clock.add(earlier, host, seconds)
                 if host.attempts and self.seconds_to_first_update is None:
                     self.seconds_to_first_update = _since_process_start()
                 # About half a second a chunk: short enough for Ctrl-C, long enough not to be seen in the speed.
@@ -157,9 +164,9 @@ class Driver:
         numbers = (state.env_steps, state.episodes, state.learned_from)
         learned = (learner.updates, learner.skipped, learner.skipped_in_a_row)
         read = jax.device_get((*numbers, *learned, state.totals))  # sync
-        each = [np.atleast_1d(number) for number in read[:-1]]
-        totals = read[-1] if len(self.seeds) > 1 else jax.tree.map(lambda leaf: leaf[None], read[-1])
-        return Reading(int(each[0].max()), each[1], each[2], each[3], each[4], each[5], totals)
+        if len(self.seeds) == 1:
+            return Reading(*jax.tree.map(lambda leaf: leaf[None], read))
+        return Reading(*self.axis.without_idle(read))
 
     def _reason_to_stop(self, host: Reading) -> str | None:
         stop, goal = self.spec.stop, self.spec.stop.return_at_least
@@ -185,6 +192,7 @@ class Driver:
             for index, seed in enumerate(self.seeds):
                 self._save_weights(f"seed-{seed}", host, index)
         self._try("metrics", self.metrics.close)
+        self.interrupted = interrupted
         if not interrupted:
             self._draw_pictures()
         return self._result(host, stop)
@@ -196,7 +204,7 @@ class Driver:
         if not len(diverged):
             return
         self._log(host)
-        saved = self._try("dump", lambda: checkpoint.save(self.folder.dump, to_arrays(self.state), self._facts(host)))
+        saved = self._try("dump", lambda: checkpoint.save(self.folder.dump, self._arrays(), self._facts(host)))
         self._try("metrics", self.metrics.close)
         whose = f" of seed {self.seeds[diverged[0]]}" if len(self.seeds) > 1 else ""
         raise Diverged(
@@ -216,34 +224,35 @@ class Driver:
         """What a line of metrics says: means over the seeds, and with several of them each one's own."""
         totals, steps = host.totals, jnp.int32(host.env_steps)
         loss, grad_norm, q, applied = totals.update.T
+        ratio = statistics.ratio
         each = {
             "updates": host.updates,
             "skipped": host.skipped,
             "episodes": host.episodes,
-            "ep_return_mean": _ratio(totals.episode_return, totals.episodes),
-            "ep_length_mean": _ratio(totals.episode_length, totals.episodes),
-            "loss": _ratio(loss, applied),
-            "grad_norm": _ratio(grad_norm, applied),
-            "q_mean": _ratio(q, applied),
+            "ep_return_mean": ratio(totals.episode_return, totals.episodes),
+            "ep_length_mean": ratio(totals.episode_length, totals.episodes),
+            "loss": ratio(loss, applied),
+            "grad_norm": ratio(grad_norm, applied),
+            "q_mean": ratio(q, applied),
         }
         explore = "epsilon" if self.spec.exploration.kind == "epsilon_greedy" else "temperature"
         figures: dict[str, Any] = {
             "seconds": round(time.perf_counter() - self.began, 3),
             "env_steps_per_s": round(self.clock.recent[0], 1),
             "updates_per_s": round(self.clock.recent[1], 1),
-            **{name: _mean(values) for name, values in each.items()},
+            **{name: statistics.mean(values) for name, values in each.items()},
             explore: float(self.engine.exploration(steps)),
             "learning_rate": float(self.engine.learning_rate(steps)),
         }
         if len(self.seeds) > 1:
-            figures["by_seed"] = {name: [_plain(value) for value in values] for name, values in each.items()}
+            figures["by_seed"] = {name: [statistics.plain(value) for value in values] for name, values in each.items()}
         return figures
 
     def _run_evaluation(self, host: Reading) -> None:
         keys = [jax.random.fold_in(jax.random.key(seed), host.env_steps) for seed in self.seeds]
-        played = to_host(self._evaluate(self.state.learner.params, self.axis.stack(keys)))
+        played = to_host(self._evaluate(self.state.learner.params, self.axis.stack(keys)))  # sync
         summaries = [played.of(index).summary() for index in range(len(self.seeds))] if len(self.seeds) > 1 else []
-        summary = _together(summaries) if summaries else played.summary()
+        summary = statistics.together(summaries) if summaries else played.summary()
         self.evaluation = {"env_steps": host.env_steps, **summary}
         self._try("metrics", lambda: self.metrics.write("eval", host.env_steps, summary))
         self.reporter.say(f"step {host.env_steps:>9,}  {_said(summary)}")
@@ -261,8 +270,13 @@ class Driver:
         return int(np.argmax(np.nan_to_num(returns, nan=-math.inf)))
 
     def _save_weights(self, which: str, host: Reading, index: int) -> None:
-        named = self.engine.layout.to_named(self.axis.one(self.state.learner.params, index))
-        facts = {**self._facts(host), "seed": self.seeds[index], "evaluation": self.evaluation}
+        named = self.engine.layout.to_named(self.axis.seed(self.state.learner.params, index))
+        facts = {
+            "env_steps": int(host.steps[index]),
+            "updates": int(host.updates[index]),
+            "seed": self.seeds[index],
+            "evaluation": self.evaluation,
+        }
         self._try(f"{which} weights", lambda: checkpoint.save(self.folder.path / which, named, facts))
 
     def _facts(self, host: Reading) -> dict[str, Any]:
@@ -270,7 +284,7 @@ class Driver:
         return {"env_steps": host.env_steps, "updates": updates if len(updates) > 1 else updates[0]}
 
     def _checkpoint(self, host: Reading) -> None:
-        arrays = to_arrays(self.state)
+        arrays = self._arrays()
         facts = {
             **self._facts(host),
             "evaluation": self.evaluation,
@@ -280,6 +294,10 @@ class Driver:
         where = self.folder.checkpoints / f"{host.env_steps:012d}"
         if self._try("checkpoint", lambda: checkpoint.save(where, arrays, facts)):
             checkpoint.prune(self.folder.checkpoints, self.spec.log.checkpoints)
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        arrays: dict[str, np.ndarray] = self.axis.without_idle(to_arrays(self.state))
+        return arrays
 
     def _draw_pictures(self) -> None:
         from hotloop.runs.pictures import draw_curve
@@ -323,10 +341,11 @@ class Driver:
         figures, evaluation = self._figures(host), self.evaluation or {}
         learned = host.learned_from > 0
         # The block in which learning began counts: it was followed by updates.
-        learned_steps = np.sum((host.env_steps - host.learned_from + self.spec.block.env_steps)[learned])
+        learned_steps = np.sum((host.steps - host.learned_from + self.spec.block.env_steps)[learned])
+        steps, episodes = int(host.steps.sum()), int(host.episodes.sum())
         result = {
             "run": str(self.folder.path),
-            "env_steps": host.env_steps,
+            "env_steps": statistics.mean(host.steps),
             "updates": figures["updates"],
             "updates_per_step": round(host.attempts / int(learned_steps), 6) if learned.any() else 0.0,
             "env_steps_per_s": round(self.clock.steady[0], 1),
@@ -337,7 +356,7 @@ class Driver:
             "seconds_to_stop": self.seconds_to_stop,
             "return_mean": evaluation.get("return_mean", figures["ep_return_mean"]),
             "episodes": figures["episodes"],
-            "steps_per_episode": round(host.env_steps / figures["episodes"], 2) if figures["episodes"] else None,
+            "steps_per_episode": round(steps / episodes, 2) if episodes else None,
             "skipped": figures["skipped"],
             "stopped": stop,
             "disk_error": self.disk_error,
@@ -354,14 +373,13 @@ class _Clock:
     def __init__(self) -> None:
         self.recent = (0.0, 0.0)
         self._steady, self._lap = _Sums(), _Sums()
-        self._updates_before: int | None = None
+        self._is_warm = False
 
-    def add(self, host: Reading, steps_before: int, seconds: float) -> None:
+    def add(self, before: Reading, after: Reading, seconds: float) -> None:
         """Count one chunk; only those that learn from beginning to end make the steady rate."""
-        updates = host.attempts - self._updates_before if self._updates_before is not None else 0
-        steps = (host.env_steps - steps_before) * len(host.updates)
-        is_steady = self._updates_before is not None and 0 < host.learned_from.max() <= steps_before
-        self._updates_before = host.attempts
+        steps, updates = int(np.sum(after.steps - before.steps)), after.attempts - before.attempts
+        is_steady = self._is_warm and 0 < after.learned_from.max() <= before.env_steps
+        self._is_warm = True  # the first chunk of a session is not counted
         self.recent = (steps / seconds, updates / seconds)
         self._lap = self._lap.plus(steps, updates, seconds)
         if is_steady:
@@ -416,15 +434,22 @@ class _Interrupts:
             signal.signal(other, signal.SIG_DFL)
 
 
-def _known(facts: dict[str, Any]) -> tuple[float | None, dict[str, float] | None]:
+def _known(facts: dict[str, Any], seeds: int) -> tuple[float | None, dict[str, Any] | None]:
     """Best return and last evaluation from a checkpoint's manifest."""
     best, evaluation = facts.get("best_return"), facts.get("evaluation")
-    is_evaluation = isinstance(evaluation, dict) and all(
-        isinstance(evaluation.get(name), int | float) for name in ("env_steps", "return_mean")
-    )
+    is_evaluation = isinstance(evaluation, dict) and _is_evaluation(evaluation, seeds)
     if not (best is None or isinstance(best, int | float)) or not (evaluation is None or is_evaluation):
         raise ValueError(f"the checkpoint's manifest has best_return {best!r} and evaluation {evaluation!r}")
     return best, evaluation
+
+
+def _is_evaluation(found: dict[str, Any], seeds: int) -> bool:
+    """Whether all that is read from it later is there."""
+    names = ("env_steps", "return_mean", *(("return_iqm",) if seeds > 1 else ()))
+    by_seed = found.get("by_seed") if seeds > 1 else {"return_mean": [0.0]}
+    each = by_seed.get("return_mean") if isinstance(by_seed, dict) else None
+    numbers = [found.get(name) for name in names] + (each if isinstance(each, list) and len(each) == seeds else [None])
+    return all(isinstance(number, int | float) for number in numbers)
 
 
 def _since_process_start() -> float:
@@ -439,37 +464,6 @@ def _crossed(before: int, host: Reading, every: int) -> bool:
 def _zeros_like(arrays: Any) -> Any:
     """Zeros in the same places: the compiled program wants its arrays where they were."""
     return jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding), arrays)
-
-
-def _ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Means of sums; NaN where nothing was counted."""
-    return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
-
-
-def _mean(values: np.ndarray) -> float | int | None:
-    """Mean over the seeds that have a value; a whole number stays one."""
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return None
-    return _plain(known[0]) if len(known) == 1 or (known == known[0]).all() else float(np.mean(known))
-
-
-def _plain(value: Any) -> float | int | None:
-    number = value.item()
-    return None if isinstance(number, float) and math.isnan(number) else number
-
-
-def _together(summaries: list[dict[str, float]]) -> dict[str, Any]:
-    """One summary of several seeds: means, interquartile means with intervals, and each seed's own figures."""
-    each = {name: [summary[name] for summary in summaries] for name in summaries[0]}
-    together: dict[str, Any] = {name: float(np.mean(values)) for name, values in each.items()}
-    together["episodes"] = summaries[0]["episodes"]
-    for name, values in each.items():
-        if name.endswith("_mean"):
-            found = estimate(np.array(values))
-            together[name.replace("_mean", "_iqm")] = found.iqm
-            together[name.replace("_mean", "_interval")] = [found.low, found.high]
-    return {**together, "by_seed": each}
 
 
 def _said(summary: dict[str, Any]) -> str:

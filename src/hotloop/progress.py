@@ -86,7 +86,7 @@ class Terminal:
         if self._live is None:
             self._live, self._task = self._bar(total)
         text = "  ".join(f"{name} {_short(value)}" for name, value in figures.items() if value is not None)
-        self._live.update(self._task, completed=env_steps, figures=text)
+        self._live.update(self._task, completed=env_steps, total=total, figures=text)
 
     def _bar(self, total: int) -> tuple[Any, Any]:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -104,6 +104,8 @@ class Terminal:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, str):
+        return value
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return f"{value:,}"

@@ -295,7 +295,7 @@ class Stop(_Section):
     steps: int = Field(default=100_000, ge=1, lt=2**31)
     """Env steps in all (rounded up to a whole block)."""
     return_at_least: float | None = None
-    """Mean return of an evaluation that counts as solved."""
+    """Mean return of an evaluation that counts as solved; of several seeds, the interquartile mean."""
     episodes: PositiveInt | None = None
     """Training episodes finished."""
 

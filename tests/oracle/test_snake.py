@@ -430,7 +430,7 @@ def test_a_board_with_one_meal_to_go_is_not_won_yet() -> None:
         ({"actions": "rel"}, "unknown actions 'rel'; "),
         ({"start_length": 7}, "start_length is 7, "),
         ({"start_length": 0}, "start_length is 0, "),
-        ({"max_steps": 0}, "max_steps is 0, expected at least 1"),
+        ({"max_steps": 0}, "max_steps is 0, expected 1 …"),
         ({"max_steps": 1e3}, "max_steps is 1000.0, expected a whole number"),
         ({"gird": 10}, "gird"),
     ],

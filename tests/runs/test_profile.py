@@ -18,11 +18,15 @@ class Slow(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (2,))
     action_space = gymnasium.spaces.Discrete(2)
 
+    def __init__(self, broken=False, render_mode=None):
+        self.broken = broken
+
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         return self.observe(), {}
 
     def step(self, action):
+        1 / (not self.broken)
         return self.observe(), 0.0, False, False, {}
 
     def observe(self):
@@ -65,6 +69,54 @@ def test_a_profile_of_snake_shows_features_and_flood_fill_within_the_env_step(ho
     assert ran.code == 0, ran.err
     for said in ("select", "features", "flood fill in them", "sum of stages", "Q-loss: ", "steps per episode"):
         assert said in ran.out, ran.out
+
+
+def test_the_fused_block_is_timed_as_it_runs(hotloop, tmp_path):
+    """Within a wide margin of the speed of the run itself, however small a block is, and whatever the target rule."""
+    for rule in ("vanilla", "double"):
+        ran = hotloop(
+            "profile", "tiny.yaml", "--steps", "30000", "--set", f"target.rule={rule}", "--out", rule, "--json"
+        )
+        profile = ran.json["profile"]
+        run_us = profile["block"]["env_steps"] / profile["env_steps_per_s"] * 1e6
+        assert run_us / 4 < profile["fused_us"] < run_us * 4, rule
+        target = next(row for row in profile["stages"] if row["stage"] == "target")
+        assert (target["us_per_block"] > 0) == (rule == "double")
+
+
+def test_a_run_that_never_learns_has_no_profile(hotloop, tmp_path):
+    assert "nothing to profile" in hotloop("profile", "tiny.yaml", "--steps", "50").refusal
+    ran = hotloop("profile", "tiny.yaml", "--set", "replay.start=512", "--set", "stop.episodes=1", "--json")
+    assert "profile" not in ran.json
+    assert "before learning began" in ran.err
+
+
+def test_a_profile_that_cannot_be_written_is_still_told(hotloop, tmp_path):
+    (tmp_path / "run" / "profile.json").mkdir(parents=True)
+    before = "from hotloop.runs import folder; folder.RunFolder.choose = classmethod(lambda c, s, o: c(o))"
+    ran = hotloop("profile", "tiny.yaml", "--out", "run", "--json", before=before)
+    assert "could not be written" in ran.json["disk_error"]
+    assert [row["stage"] for row in ran.json["profile"]["stages"]] == STAGES
+
+
+def test_the_progress_of_a_profile_can_be_shown_on_a_terminal(tmp_path, spec_file):
+    import os
+    import pty
+    import subprocess
+    import sys
+
+    main, end = pty.openpty()
+    command = [sys.executable, "-m", "hotloop.cli", "profile", "tiny.yaml", "--out", "run"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=end)
+    os.close(end)
+    seen = b""
+    try:
+        while chunk := os.read(main, 65536):
+            seen += chunk
+    except OSError:  # the other end is closed
+        pass
+    assert process.wait() == 0, seen.decode(errors="replace")[-2000:]
+    assert b"rounds of all stages" in seen
 
 
 def test_a_profile_of_several_seeds_is_that_of_one_of_them(hotloop):
@@ -135,9 +187,20 @@ def test_the_functions_of_a_python_env_are_named_by_the_time_they_take(hotloop, 
     assert not any(row["yours"] for row in found["functions"] if "gymnasium" in row["function"])
 
 
-@pytest.mark.parametrize("env", ["NoSuchEnv-v0", "no_such_module:Thing-v0"])
-def test_an_env_that_does_not_exist_is_refused(hotloop, env):
-    assert env.partition(":")[0] in hotloop("profile", "--env", env).refusal
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--env", "NoSuchEnv-v0"], "NoSuchEnv"),
+        (["--env", "no_such_module:Thing-v0"], "no_such_module"),
+        (["--env", "slow_env:Slow-v0", "--set", "env.options.broken=true"], "ZeroDivisionError"),
+        (["--env", "slow_env:Slow-v0", "--set", "env.options.unknown=3"], "unknown"),
+        (["--env", "slow_env:Slow-v0", "--set", "replay.start=3"], "replay.start has no meaning here"),
+        (["--env", "slow_env:Slow-v0", "--steps", "3"], "--steps has no meaning here"),
+    ],
+)
+def test_an_env_that_cannot_be_stepped_is_refused(hotloop, tmp_path, args, said):
+    (tmp_path / "slow_env.py").write_text(SLOW_ENV)
+    assert said in hotloop("profile", *args, env={"PYTHONPATH": str(tmp_path)}).refusal
 
 
 def test_a_profile_of_nothing_is_refused(hotloop):

@@ -8,7 +8,6 @@ from hotloop_process import TINY, checkpoints, finish, manifest, metrics, start
 from safetensors.numpy import load_file
 from scipy.stats import trim_mean
 
-from hotloop.engines.jax.setup import devices_for
 from hotloop.runs.statistics import estimate
 
 STEPS, FIRST = 1000, 7
@@ -108,19 +107,52 @@ def test_resumed_seeds_end_in_the_same_bits(folder):
 
 def test_the_memory_plan_counts_the_seeds(folder):
     one, four = (
-        finish(start("train", "tiny.yaml", "--seeds", str(count), "--plan", "--json", cwd=folder)).json["total"]
+        finish(start("train", "tiny.yaml", "--seeds", str(count), "--plan", "--json", cwd=folder)).json
         for count in (1, 4)
     )
-    assert four == 4 * one
-    env = {"HOTLOOP_MEMORY_LIMIT": str(2 * one)}
+    replay, *_ = one["parts"].values()
+    assert [part for part in four["parts"].values() if part == 4 * replay]
+    assert four["total"] > 4 * replay + 4 * list(one["parts"].values())[1]
+    env = {"HOTLOOP_MEMORY_LIMIT": str(2 * one["total"])}
     assert "or the number of seeds" in finish(start("train", "tiny.yaml", "--seeds", "4", cwd=folder, env=env)).refusal
 
 
-@pytest.mark.parametrize(
-    ("seeds", "available", "expected"), [(1, 8, 1), (4, 2, 2), (5, 2, 1), (6, 4, 3), (3, 8, 3), (7, 7, 7)]
-)
-def test_seeds_are_shared_out_evenly(seeds, available, expected):
-    assert devices_for(seeds, available) == expected
+def test_three_seeds_on_two_devices_are_kept_as_three(folder):
+    """The idle fourth, which fills the second device's row, is in no file; a resume elsewhere needs it not."""
+    made_by = ("train", "tiny.yaml", "--seed", str(FIRST), "--seeds", "3", "--out", "three")
+    one = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+    two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    for args, env in (((*made_by, "--steps", "600"), two), (("resume", "three", "--steps", str(STEPS)), one)):
+        ran = finish(start(*args, cwd=folder, env=env))
+        assert ran.code == 0, ran.err
+    kept, four = _arrays(folder / "three"), _arrays(folder / "two-devices")
+    for name, array in four.items():
+        np.testing.assert_array_equal(kept[name], array[:3], err_msg=name)
+    rows = metrics(folder / "three", "eval")
+    assert [len(row["by_seed"]["return_mean"]) for row in rows] == [3] * len(rows)
+
+
+def test_seeds_that_stop_at_their_own_episodes_are_counted_as_they_are(folder):
+    args = ("train", "tiny.yaml", "--seeds", "3", "--set", "stop.episodes=30", "--steps", "100000", "--out", "episodes")
+    result = finish(start(*args, "--json", cwd=folder)).json
+    arrays = _arrays(folder / "episodes")
+    assert (arrays["episodes"] >= 30).all()
+    assert len(set(arrays["env_steps"].tolist())) > 1, "the seeds needed different numbers of steps"
+    assert result["env_steps"] == pytest.approx(arrays["env_steps"].mean())
+    assert result["updates_per_step"] == 0.25
+    assert result["steps_per_episode"] == pytest.approx(arrays["env_steps"].sum() / arrays["episodes"].sum(), abs=0.01)
+    for index in range(3):
+        kept = json.loads((folder / "episodes" / f"seed-{index}" / "manifest.json").read_text())
+        assert kept["env_steps"] == arrays["env_steps"][index]
+
+
+def test_a_forged_evaluation_without_seeds_is_refused(folder):
+    run = folder / "one-device"
+    newest = run / "checkpoints" / f"{checkpoints(run)[-1]:012d}" / "manifest.json"
+    facts = json.loads(newest.read_text())
+    del facts["evaluation"]["by_seed"]
+    newest.write_text(json.dumps(facts))
+    assert "evaluation" in finish(start("resume", run, cwd=folder)).refusal
 
 
 def test_an_estimate_is_the_trimmed_mean_and_covers_the_truth_about_as_often_as_it_says():
@@ -134,4 +166,5 @@ def test_an_estimate_is_the_trimmed_mean_and_covers_the_truth_about_as_often_as_
     assert 165 <= covered <= 199
     assert estimate(values) == estimate(values)
     assert estimate(np.array([2.0])) == (2.0, 2.0, 2.0)
+    assert np.isnan(estimate(np.array([1.0, 2.0, 3.0, np.nan])).iqm), "a seed that is lost is not trimmed away"
     assert estimate(np.array([2.0, 2.0])) == (2.0, 2.0, 2.0)

@@ -39,8 +39,8 @@ class CartPole:
     render_fps: int = 50
 
     def __post_init__(self) -> None:
-        if type(self.max_steps) is not int or self.max_steps < 1:
-            raise TypeError(f"max_steps is {self.max_steps!r}, expected a whole number of at least 1")
+        if type(self.max_steps) is not int or not 1 <= self.max_steps < 2**31:
+            raise TypeError(f"max_steps is {self.max_steps!r}, expected a whole number of 1 … {2**31 - 1}")
 
     @property
     def obs_spec(self) -> ObsSpec:

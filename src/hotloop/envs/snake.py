@@ -76,8 +76,8 @@ class Snake:
                 f"start_length is {self.start_length}, but from the centre of a {self.grid}x{self.grid} grid to its "
                 f"edge there is room for 1 … {room}"
             )
-        if self.max_steps < 1:
-            raise TypeError(f"max_steps is {self.max_steps}, expected at least 1")
+        if not 1 <= self.max_steps < 2**31:
+            raise TypeError(f"max_steps is {self.max_steps}, expected 1 … {2**31 - 1}")
         for name, known in (("obs", list(snake_features.SIZES)), ("actions", list(ACTIONS))):
             value = getattr(self, name)
             if value not in known:

@@ -1,8 +1,10 @@
 """Several seeds of a run in one program: each the run it would be alone, bit for bit, shared out over the devices.
 
-A device runs its seeds one after the other (`lax.map`), devices run side by side (`shard_map`). On a CPU every core
-is made a device. `vmap` would put the seeds into one batched product instead; on a CPU that took half as long again
-per seed as one after the other, and its last bits differ from those of a run alone.
+A device runs its seeds one after the other, devices run side by side (`shard_map`); on a CPU the cores are made
+devices. `vmap` would put the seeds into one batched product instead: on a CPU that took half as long again per seed
+as one after the other, and its last bits differ from those of a run alone.
+
+When the seeds do not divide by the devices, idle ones fill up the last row: they are advanced by no blocks.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,45 +15,82 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from hotloop.engines.jax.setup import devices_for
-
 
 class SeedAxis:
     """The leading axis of every array of a run with several seeds; with one seed there is none."""
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.num_devices = devices_for(count, len(jax.devices()))
-        mesh = Mesh(np.array(jax.devices()[: self.num_devices]), ("seed",))
-        self._specs = PartitionSpec("seed")
-        self._sharding = NamedSharding(mesh, self._specs) if count > 1 else None
-        self._mesh = mesh
+        self.num_devices = min(count, len(jax.devices()))
+        self.rows = -(-count // self.num_devices) * self.num_devices if count > 1 else 1
+        self._mesh = Mesh(np.array(jax.devices()[: self.num_devices]), ("seed",))
+        self._spec = PartitionSpec("seed")
+        self._sharding = NamedSharding(self._mesh, self._spec) if count > 1 else None
 
-    def jit(self, function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Any:
+    def jit(self, function: Callable[..., Any]) -> Any:
         """Jit a function of one seed as a function of all of them."""
         if self._sharding is None:
-            return jax.jit(function, donate_argnums=donate)
+            return jax.jit(function)
+        return self._shared(lambda *args: jax.lax.map(lambda one: function(*one), args))
 
-        def every(*args: Any) -> Any:
-            return jax.lax.map(lambda one: function(*one), args)
+    def jit_in_place(self, function: Callable[[Any, Any], Any]) -> Any:
+        """Jit `state = function(state, argument)` for all seeds, with room for one seed more than they take."""
+        if self._sharding is None:
+            return jax.jit(function, donate_argnums=0)
 
-        shared = jax.shard_map(every, mesh=self._mesh, in_specs=self._specs, out_specs=self._specs, check_vma=False)
-        return jax.jit(shared, in_shardings=self._sharding, out_shardings=self._sharding, donate_argnums=donate)
+        def every(states: Any, arguments: Any) -> Any:
+            def one(i: jax.Array, states: Any) -> Any:
+                state, argument = jax.tree.map(
+                    lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False), (states, arguments)
+                )
+                return jax.tree.map(
+                    lambda leaf, new: jax.lax.dynamic_update_index_in_dim(leaf, new, i, 0),
+                    states,
+                    function(state, argument),
+                )
 
-    def stack(self, values: Sequence[Any]) -> Any:
-        """One value per seed as an argument of a jitted function."""
-        return jnp.stack(values) if self._sharding is not None else values[0]
+            return jax.lax.fori_loop(0, self.rows // self.num_devices, one, states)
+
+        return self._shared(every, donate=(0,))
+
+    def stack(self, values: Sequence[Any], idle: Any = None) -> Any:
+        """One value per seed as an argument of a jitted function; idle seeds get `idle`, or the first one's."""
+        if self._sharding is None:
+            return values[0]
+        fill = [values[0] if idle is None else idle] * (self.rows - self.count)
+        return jnp.stack([*values, *fill])
 
     def put(self, state: Any) -> Any:
-        """Bring a loaded state to the devices."""
-        return state if self._sharding is None else jax.device_put(state, self._sharding)
+        """Bring a loaded state, without idle seeds, to the devices."""
+        if self._sharding is None:
+            return state
+        places = [*range(self.count), *[0] * (self.rows - self.count)]
+        return jax.device_put(jax.tree.map(lambda leaf: np.asarray(leaf)[places], state), self._sharding)
 
-    def one(self, arrays: Any, index: int) -> Any:
-        """What belongs to one seed."""
-        return jax.tree.map(lambda leaf: leaf[index], arrays) if self._sharding is not None else arrays
+    def without_idle(self, host_arrays: Any) -> Any:
+        """Leave idle seeds out of arrays on the host."""
+        return host_arrays if self.rows == self.count else jax.tree.map(lambda leaf: leaf[: self.count], host_arrays)
+
+    def seed(self, arrays: Any, index: int) -> Any:
+        """What belongs to one seed, on the first device."""
+        if self._sharding is None:
+            return arrays
+        return jax.device_put(jax.tree.map(lambda leaf: leaf[index], arrays), jax.devices()[0])
 
     def shapes(self, template: Any) -> Any:
-        """Shapes for all seeds, given those of one."""
+        """Shapes of all rows, idle ones included, given those of one seed."""
+        return self._with_axis(template, self.rows)
+
+    def kept_shapes(self, template: Any) -> Any:
+        """Shapes of what is kept on disk, given those of one seed."""
+        return self._with_axis(template, self.count)
+
+    def _with_axis(self, template: Any, rows: int) -> Any:
         if self._sharding is None:
             return template
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((self.count, *leaf.shape), leaf.dtype), template)
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape), leaf.dtype), template)
+
+    def _shared(self, function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Any:
+        spec, sharding = self._spec, self._sharding
+        shared = jax.shard_map(function, mesh=self._mesh, in_specs=spec, out_specs=spec, check_vma=False)
+        return jax.jit(shared, in_shardings=sharding, out_shardings=sharding, donate_argnums=donate)

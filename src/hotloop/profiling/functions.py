@@ -17,19 +17,18 @@ def profile_env(env_id: str, options: dict[str, Any], seconds: float = SECONDS) 
     """Step a Gymnasium env with random actions, first timed, then under the profiler."""
     import gymnasium
 
+    profiler = cProfile.Profile()
     try:
         env = gymnasium.make(env_id, **options)
-    except ModuleNotFoundError as error:
-        raise SpecError(f"env.id {env_id}: the package {error.name} is not installed") from None
-    except (gymnasium.error.Error, TypeError) as error:
-        raise SpecError(f"env.id {env_id}: {error}") from None
-    env.action_space.seed(0)
-    plain_steps, plain_seconds = _step_for(env, seconds / 2)
-    profiler = cProfile.Profile()
-    profiler.enable()
-    steps, profiled_seconds = _step_for(env, seconds / 2)
-    profiler.disable()
-    env.close()
+        try:
+            env.action_space.seed(0)
+            plain_steps, plain_seconds = _step_for(env, seconds / 2)
+            with profiler:
+                steps, profiled_seconds = _step_for(env, seconds / 2)
+        finally:
+            env.close()
+    except Exception as error:  # whatever the user's own code raises
+        raise SpecError(f"env {env_id} cannot be profiled: {type(error).__name__}: {error}") from error
     rows = _rows(pstats.Stats(profiler), steps)
     return {
         "env": env_id,

@@ -91,12 +91,13 @@ def _stage(name: str, seconds: float, fused: float, env_steps: int) -> dict[str,
 
 
 def _what_costs(report: dict[str, Any]) -> list[str]:
-    stages = sorted(report["stages"], key=lambda stage: -stage["share"])
+    stages = sorted((s for s in report["stages"] if s["stage"] != "rest"), key=lambda stage: -stage["share"])
     first, second = stages[0], stages[1]
     learning = sum(s["share"] for s in stages if s["stage"] in ("target", "forward", "backward", "optimiser"))
     acting = sum(s["share"] for s in stages if s["stage"] in ("select", "env step", "insert", "sample"))
     return [
-        f"most of a block is {first['stage']} ({first['share']:.0%}), then {second['stage']} ({second['share']:.0%}); "
+        f"the dearest stage is {first['stage']} ({first['share']:.0%}), then {second['stage']} "
+        f"({second['share']:.0%}); "
         f"learning takes {learning:.0%}, acting, the env and the replay {acting:.0%}",
         f"the stages alone add up to {report['sum_over_fused']:.2f} of the fused block",
     ]

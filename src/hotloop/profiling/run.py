@@ -6,18 +6,33 @@ from typing import Any
 from hotloop.assembly import Assembly
 from hotloop.profiling import report, show, stages
 from hotloop.progress import Reporter
+from hotloop.replay.plan import readable
 from hotloop.runs import metrics
 from hotloop.runs.folder import RunFolder
+from hotloop.spec_reading import SpecError
+
+COPIES = 3
+"""Of a run's memory: its own, and what the insert and the fused loop work on."""
 
 
 def profile_run(
     assembly: Assembly, state: Any, result: dict[str, Any], folder: RunFolder, reporter: Reporter
 ) -> dict[str, Any]:
     """`state` is the last state of one seed; leaves profile.json and profile.png in the run's folder."""
+    plan = assembly.memory_plan()
+    if COPIES * plan.total > plan.available:
+        raise SpecError(
+            f"the run is saved, but its profile needs {readable(COPIES * plan.total)} and {readable(plan.available)} "
+            "is available; lower replay.capacity for a profile"
+        )
     timed = stages.measure(assembly.pipeline, state, reporter)
     found = report.build(assembly.spec, timed, result, metrics.read(folder.metrics_file))
     found["machine"] = assembly.machine
-    (folder.path / "profile.json").write_text(json.dumps(found, indent=1) + "\n")
-    with reporter.busy("drawing"):
-        show.draw(found, assembly.spec.name, folder.path / "profile.png")
+    try:
+        (folder.path / "profile.json").write_text(json.dumps(found, indent=1) + "\n")
+        with reporter.busy("drawing"):
+            show.draw(found, assembly.spec.name, folder.path / "profile.png")
+    except OSError as error:
+        result["disk_error"] = f"the profile could not be written: {error}"
+        reporter.warn(result["disk_error"])
     return found

@@ -12,7 +12,7 @@ def print_tables(report: dict[str, Any], console: Any) -> None:
     from rich.table import Table
 
     block = report["block"]
-    title = f"one block: {block['env_steps']} env steps (vector steps: {block['vector_steps']}), updates: {block['updates']}"
+    title = f"one block: {block['env_steps']} env steps, then {block['updates']} gradient steps"
     table = Table(title=title, title_justify="left", show_edge=False)
     table.add_column("stage")
     for column in ("us per block", "us per env step", "share of fused"):
@@ -74,7 +74,7 @@ def print_functions(found: dict[str, Any], console: Any) -> None:
 
 
 def draw(report: dict[str, Any], name: str, path: Path) -> Path:
-    """Stages as bars beside the fused block; below, time per step and per episode during training."""
+    """Stages as bars, in % of the fused block; beside them, time per step and per episode during training."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -21,6 +21,7 @@ POOL = 16
 """Inputs a stage takes in turn."""
 ROUNDS = 9
 SECONDS_PER_CALL = 0.05
+MOST_TURNS = 1_000_000
 FUSED = "fused"
 
 
@@ -53,15 +54,16 @@ def measure(pipeline: Fused, state: FusedState, reporter: Reporter, rounds: int 
             loops[name].call(turns[name])
             seconds[name].append((time.perf_counter() - started) / turns[name] * loops[name].per_block)
         reporter.show(len(loops) + number + 1, len(loops) + rounds, {"rounds of": "all stages"})
-    return in_order(seconds)
+    return _in_order(seconds)
 
 
-def in_order(seconds: dict[str, list[float]]) -> Stages:
+def _in_order(seconds: dict[str, list[float]]) -> Stages:
     """Tell stages, parts and the whole apart."""
     fused = seconds.pop(FUSED)
     gradient, forward = seconds.pop("gradient"), seconds["forward"]
     parts = {name: seconds.pop(name) for name in list(seconds) if name.startswith("env step: ")}
     optimiser = seconds.pop("optimiser")
+    seconds.setdefault("target", [0.0] * len(fused))  # a rule without a target net
     seconds["backward"] = [max(both - one, 0.0) for both, one in zip(gradient, forward, strict=True)]
     seconds["optimiser"] = optimiser
     return Stages(seconds, parts, fused)
@@ -137,7 +139,7 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
             jax.tree.map(lambda leaf: leaf[0], batches),
             1,
         ),
-        "target": (target, (learner.target, None if frozen is None else frozen[0]), 1),
+        **({} if frozen is None else {"target": (target, (learner.target, frozen[0]), 1)}),
         "forward": (forward, (jnp.float32(0), jnp.zeros(shape[1]), jnp.float32(0)), 1),
         "gradient": (gradient, jax.eval_shape(lambda: engine.gradient(learner.params, *first)), 1),
         "optimiser": (optimiser, (learner.params, learner.optimizer), block.updates),
@@ -163,8 +165,14 @@ def _pool(pipeline: Fused, state: FusedState, key: jax.Array) -> Any:
 
 def _loop(body: Callable[[Any, Any], Any], start: Any) -> Callable[[int], None]:
     compiled = jax.jit(lambda n, carry: jax.lax.fori_loop(0, n, body, carry), donate_argnums=1)
-    carry = jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf.copy(), start
+    # All of it put there on purpose: an array that only happens to be somewhere comes back as one that was put, and
+    # the second call would compile again.
+    carry = jax.device_put(
+        jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf.copy(),
+            start,
+        ),
+        jax.devices()[0],
     )
 
     def call(times: int) -> None:
@@ -177,14 +185,14 @@ def _loop(body: Callable[[Any, Any], Any], start: Any) -> Callable[[int], None]:
 def _turns(loop: Loop) -> int:
     """Compile, and find out how many turns take about as long as wanted."""
     turns = 1
-    loop.call(1)
+    loop.call(turns)
     while True:
         started = time.perf_counter()
         loop.call(turns)
         seconds = time.perf_counter() - started
-        if seconds >= SECONDS_PER_CALL / 2:
+        if seconds >= SECONDS_PER_CALL / 2 or turns == MOST_TURNS:
             return turns
-        turns = max(2 * turns, min(100 * turns, int(turns * SECONDS_PER_CALL / max(seconds, 1e-9))))
+        turns = min(MOST_TURNS, max(2 * turns, int(turns * SECONDS_PER_CALL / max(seconds, 1e-6))))
 
 
 def median(values: list[float]) -> float:

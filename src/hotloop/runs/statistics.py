@@ -1,6 +1,7 @@
 """What several seeds say together: the interquartile mean, and how sure one may be of it."""
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,12 +18,15 @@ class Estimate(NamedTuple):
 
 
 def estimate(values: np.ndarray) -> Estimate:
-    """Interquartile mean over seeds with a 95 % percentile bootstrap interval; the same numbers, the same answer."""
+    """Interquartile mean over seeds with a 95 % percentile bootstrap interval; the same numbers, the same answer.
+
+    Of fewer than four values a quarter is none: it is then their mean.
+    """
     from scipy.stats import bootstrap, trim_mean
 
     values = np.asarray(values, np.float64)
-    middle = float(trim_mean(values, 0.25))
-    if len(values) < 2 or np.ptp(values) == 0 or not np.isfinite(values).all():
+    middle = float(trim_mean(values, 0.25)) if np.isfinite(values).all() else math.nan
+    if len(values) < 2 or math.isnan(middle) or np.ptp(values) == 0:
         return Estimate(middle, middle, middle)
     interval = bootstrap(
         (values,),
@@ -33,3 +37,35 @@ def estimate(values: np.ndarray) -> Estimate:
         rng=np.random.default_rng(0),
     ).confidence_interval
     return Estimate(middle, float(interval.low), float(interval.high))
+
+
+def together(summaries: list[dict[str, float]]) -> dict[str, Any]:
+    """One summary of several seeds: means, interquartile means with intervals, and each seed's own figures."""
+    each = {name: [summary[name] for summary in summaries] for name in summaries[0]}
+    figures: dict[str, Any] = {name: float(np.mean(values)) for name, values in each.items()}
+    figures["episodes"] = summaries[0]["episodes"]
+    for name, values in each.items():
+        if name.endswith("_mean"):
+            found = estimate(np.array(values))
+            figures[name.replace("_mean", "_iqm")] = found.iqm
+            figures[name.replace("_mean", "_interval")] = [found.low, found.high]
+    return {**figures, "by_seed": each}
+
+
+def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Means of sums; NaN where nothing was counted."""
+    return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+
+
+def mean(values: np.ndarray) -> float | int | None:
+    """Mean over the seeds that have a value; what is the same for all stays as it is."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return None
+    return plain(known[0]) if (known == known[0]).all() else float(np.mean(known))
+
+
+def plain(value: Any) -> float | int | None:
+    """A NumPy number as a Python one; NaN as None."""
+    number: float | int = value.item()
+    return None if math.isnan(number) else number

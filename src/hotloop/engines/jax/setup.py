@@ -15,12 +15,7 @@ def choose_threads(spec: Spec) -> int:
     """One XLA thread for small networks (handing work to a pool costs more than the work), all for images."""
     cores = os.cpu_count() or 1
     is_image_network = isinstance(spec.network, Network) and isinstance(spec.network.torso, Cnn)
-    return max(1, cores // devices_for(spec.seeds, cores)) if is_image_network else 1
-
-
-def devices_for(seeds: int, available: int) -> int:
-    """The most devices that can each take the same number of seeds."""
-    return max(n for n in range(1, min(seeds, available) + 1) if seeds % n == 0)
+    return max(1, cores // spec.seeds) if is_image_network else 1
 
 
 def start(spec: Spec) -> dict[str, Any]:
@@ -31,7 +26,7 @@ def start(spec: Spec) -> dict[str, Any]:
     elif _already_running():
         said = "as this process started JAX"
     else:
-        multi, devices = "true" if threads > 1 else "false", devices_for(spec.seeds, os.cpu_count() or 1)
+        multi, devices = "true" if threads > 1 else "false", min(spec.seeds, os.cpu_count() or 1)
         # First of all: what follows a flag without dashes is not read.
         more = f"--{_DEVICES}={devices} " if devices > 1 and _DEVICES not in flags else ""
         os.environ["XLA_FLAGS"] = f"{more}{flags} --{_EIGEN}={multi} {_INTRA}={threads}".strip()

@@ -138,7 +138,7 @@ def _rows(lengths, speeds):
 def _report(lengths, speeds):
     spec = load_spec("cartpole", {"replay.start": 1000})
     names = ["select", "env step", "insert", "sample", "target", "forward", "backward", "optimiser"]
-    stages = Stages({name: [1e-5] for name in names}, {}, [1e-4])
+    stages = Stages({name: [1e-5] for name in names}, {}, [5e-5], [1e-4])
     result = {"updates": 5, "skipped": 0, "env_steps_per_s": 1.0, "updates_per_s": 1.0}
     result |= {"env_steps": 9000, "episodes": 10, "steps_per_episode": 900.0}
     return build(spec, stages, result, _rows(lengths, speeds))

@@ -30,6 +30,7 @@ def build(spec: Spec, stages: Stages, result: dict[str, Any], rows: list[dict[st
         "parts": [_stage(name, median(times), fused, block.env_steps) for name, times in stages.parts.items()],
         "block": {"env_steps": block.env_steps, "vector_steps": block.vector_steps, "updates": block.updates},
         "sum_of_stages_us": round(total * 1e6, 2),
+        "update_us": round(median(stages.update) * 1e6, 2),
         "fused_us": round(fused * 1e6, 2),
         "sum_over_fused": round(total / fused, 3),
         "q_loss": {

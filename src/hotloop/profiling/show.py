@@ -24,6 +24,7 @@ def print_tables(report: dict[str, Any], console: Any) -> None:
                 table.add_row(*_cells(f"  {part['stage'].removeprefix('env step: ')}", part), style="dim")
     table.add_section()
     table.add_row("sum of stages", f"{report['sum_of_stages_us']:,.1f}", "", f"{report['sum_over_fused']:.1%}")
+    table.add_row("all of learning in one loop", f"{report['update_us']:,.1f}", "", "")
     table.add_row("fused", f"{report['fused_us']:,.1f}", "", "100.0%")
     console.print(table)
     loss, episodes = report["q_loss"], report["episodes"]

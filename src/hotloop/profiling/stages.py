@@ -17,12 +17,12 @@ from hotloop.pipelines.fused import Fused, FusedState
 from hotloop.progress import Reporter
 from hotloop.replay import ring
 
-POOL = 16
-"""Inputs a stage takes in turn."""
+POOL = 64
+"""Inputs a stage takes in turn: enough not to find them all in the nearest cache."""
 ROUNDS = 9
 SECONDS_PER_CALL = 0.05
 MOST_TURNS = 1_000_000
-FUSED = "fused"
+UPDATE, FUSED = "update", "fused"
 
 
 class Loop(NamedTuple):
@@ -33,10 +33,11 @@ class Loop(NamedTuple):
 
 
 class Stages(NamedTuple):
-    """Seconds per block of each stage, of parts of some stages, and of the whole block, one entry per round."""
+    """Seconds per block of each stage, of parts of the env's, of the whole update and block, an entry per round."""
 
     stages: dict[str, list[float]]
     parts: dict[str, list[float]]
+    update: list[float]
     fused: list[float]
 
 
@@ -59,18 +60,18 @@ def measure(pipeline: Fused, state: FusedState, reporter: Reporter, rounds: int 
 
 def _in_order(seconds: dict[str, list[float]]) -> Stages:
     """Tell stages, parts and the whole apart."""
-    fused = seconds.pop(FUSED)
+    fused, update = seconds.pop(FUSED), seconds.pop(UPDATE)
     gradient, forward = seconds.pop("gradient"), seconds["forward"]
     parts = {name: seconds.pop(name) for name in list(seconds) if name.startswith("env step: ")}
     optimiser = seconds.pop("optimiser")
     seconds.setdefault("target", [0.0] * len(fused))  # a rule without a target net
     seconds["backward"] = [max(both - one, 0.0) for both, one in zip(gradient, forward, strict=True)]
     seconds["optimiser"] = optimiser
-    return Stages(seconds, parts, fused)
+    return Stages(seconds, parts, update, fused)
 
 
 def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
-    """One loop per stage, in the order of a block; `gradient` is forward and backward together."""
+    """One loop per stage, in the order of a block; `gradient` is forward and backward, `update` all of learning."""
     engine, env, block, spec = pipeline.engine, pipeline.env, pipeline.block_plan, pipeline.spec
     key = jax.random.key(spec.seed)
     shape = (block.updates, spec.replay.batch_size)
@@ -108,7 +109,7 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
         return jax.lax.scan(one, carry, turn(i, (batches, frozen)))[0]
 
     def optimiser(i: Any, carry: Any) -> Any:
-        rate = engine.learning_rate(state.env_steps)
+        rate = engine.learning_rate(state.env_steps + i)  # of the turn: a constant would make a faster program
         return engine.step(carry[0], carry[1], turn(i, gradients), jnp.float32(0), rate)[:2]
 
     env_states, obs, actions = pool
@@ -143,6 +144,11 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
         "forward": (forward, (jnp.float32(0), jnp.zeros(shape[1]), jnp.float32(0)), 1),
         "gradient": (gradient, jax.eval_shape(lambda: engine.gradient(learner.params, *first)), 1),
         "optimiser": (optimiser, (learner.params, learner.optimizer), block.updates),
+        UPDATE: (
+            lambda i, s: engine.update(s, turn(i, batches), engine.learning_rate(state.env_steps + i))[0],
+            learner,
+            1,
+        ),
         FUSED: (lambda i, s: pipeline.block(s), state, 1),
     }
     return {name: Loop(_loop(body, carry), per_block) for name, (body, carry, per_block) in bodies.items()}

@@ -8,8 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotloop.assembly import Assembly
+from hotloop.envs import host_recording
 from hotloop.envs.device import Drawable
-from hotloop.evaluate import episodes_program, record, to_host
+from hotloop.envs.host import HostEnvs, make_vector_env
+from hotloop.evaluate import Episodes, episodes_program, record, to_host
+from hotloop.pipelines.sync import MOST_EVALUATED_AT_ONCE, play
 from hotloop.runs.pictures import write_gif
 from hotloop.spec_reading import SpecError
 
@@ -35,7 +38,8 @@ class Agent:
             action_B = np.asarray(self._greedy(self.params, obs_B))
         else:
             self._key, key = jax.random.split(self._key)
-            explore_B = self.engine.exploration(jnp.full(obs_B.shape[:1], self.spec.stop.steps, jnp.int32))
+            count = jax.tree.leaves(obs_B)[0].shape[:1]
+            explore_B = self.engine.exploration(jnp.full(count, self.spec.stop.steps, jnp.int32))
             action_B = np.asarray(self._act(self.params, obs_B, explore_B, key))
         return int(action_B[0]) if is_single else action_B
 
@@ -47,12 +51,16 @@ class Agent:
 
     def evaluate(self, episodes: int = 100, seed: int = 0) -> dict[str, float]:
         """Play greedy episodes on the device; returns their figures."""
+        if isinstance(self.env, HostEnvs):
+            return self._play_on_host(episodes, seed).summary()
         run = jax.jit(episodes_program(self.env, self.engine, episodes, self.spec.evaluation.max_steps))
         return to_host(run(self.params, jax.random.key(seed))).summary()
 
     @property
     def can_record(self) -> bool:
         """Whether the env knows how to draw itself."""
+        if isinstance(self.env, HostEnvs):
+            return host_recording.can_record(self.spec.env.id)
         return isinstance(self.env, Drawable)
 
     def record(self, path: str | Path, seed: int = 0) -> Path:
@@ -61,11 +69,26 @@ class Agent:
         if not self.can_record:
             raise SpecError(f"env {self.spec.env.id} cannot draw itself; there is nothing to record")
         key, max_steps = jax.random.key(seed), self.spec.evaluation.max_steps
+        if isinstance(env, HostEnvs):
+            frames, fps = host_recording.record(self.spec, env, lambda obs: self._greedy(self.params, obs), seed)
+            every = max(1, round(fps / FRAMES_PER_SECOND))
+            return write_gif([*frames[::every], frames[-1]], Path(path), fps / every)
         every = max(1, round(env.render_fps / FRAMES_PER_SECOND))
         frames = record(env, self.engine, self.params, key, max_steps, every)
         return write_gif(frames, Path(path), env.render_fps / every)
 
-    def _batch(self, obs: Any) -> tuple[np.ndarray, bool]:
+    def _play_on_host(self, episodes: int, seed: int) -> Episodes:
+        env = self.spec.env
+        envs = HostEnvs(make_vector_env(env.id, min(episodes, MOST_EVALUATED_AT_ONCE), env.options))
+        try:
+            limit = self.spec.evaluation.max_steps
+            return play(envs, lambda obs: np.asarray(self._greedy(self.params, obs)), episodes, limit, seed)
+        finally:
+            envs.close()
+
+    def _batch(self, obs: Any) -> tuple[Any, bool]:
+        if isinstance(self.env, HostEnvs):
+            return self._host_batch(obs)
         spec = self.env.obs_spec
         array = np.asarray(obs, spec.dtype)
         if array.shape == spec.shape:
@@ -73,3 +96,11 @@ class Agent:
         if array.shape[1:] == spec.shape:
             return array, False
         raise ValueError(f"observation has shape {array.shape}, expected {spec.shape} or a batch of it")
+
+    def _host_batch(self, obs: Any) -> tuple[Any, bool]:
+        """One observation of the env's own space, or a batch of them, as the network sees it."""
+        envs: Any = self.env
+        if envs.env.single_observation_space.contains(obs):
+            one = jax.tree.map(lambda leaf: np.asarray(leaf)[None], obs)
+            return envs.observations.encode(one), True
+        return envs.observations.encode(obs), False

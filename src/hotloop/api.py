@@ -65,6 +65,11 @@ def profile(
 ) -> Run:
     """Train as `train` does, to the same bits, then say where the time went: `run.profile`, profile.json and .png."""
     driver = _new_run(spec, out, network, device_env, reporter, overrides)
+    if not driver.assembly.on_device:
+        env = driver.spec.env.id
+        raise SpecError(
+            f"stages are timed for device envs only so far; `hotloop profile --env {env}` profiles its code"
+        )
     stop, start = driver.spec.stop.steps, driver.spec.replay.start
     if stop < start:
         raise SpecError(f"stop.steps is {stop}, but learning begins at {start} (replay.start): nothing to profile")
@@ -75,7 +80,7 @@ def profile(
         return Run(driver.folder.path, result)
     from hotloop.profiling.run import profile_run
 
-    state = driver.axis.seed(driver.state, 0)
+    state = driver.session.first_state()
     result["profile"] = profile_run(driver.assembly, state, result, driver.folder, driver.reporter)
     return Run(driver.folder.path, result)
 

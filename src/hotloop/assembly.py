@@ -1,13 +1,17 @@
 """Env, engine and pipeline of a spec, wired together: the one place where the rooms meet."""
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hotloop import registry
 from hotloop.engines.jax import setup
 from hotloop.registry import ENGINES, PIPELINES
 from hotloop.registry import load as load_registered
 from hotloop.replay.plan import MemoryPlan, available_host_memory
 from hotloop.spec import CustomNetwork, Spec
 from hotloop.spec_reading import SpecError
+
+if TYPE_CHECKING:
+    from hotloop.pipelines.session import Session
 
 OWN_ENV = "own:"
 
@@ -37,21 +41,44 @@ class Assembly:
             )
         self.spec = spec
         self.machine = setup.start(spec)
-        import jax
-
-        from hotloop.envs.device import make_env
-
-        self.env = own.env if own.env is not None else make_env(spec.env.id, spec.env.options)
-        obs = jax.ShapeDtypeStruct(self.env.obs_spec.shape, self.env.obs_spec.dtype)
+        self.on_device = own.env is not None or registry.is_device_env(spec.env.id)
+        obs, num_actions = self._make_env(own.env)
         try:
-            self.engine = load_registered(ENGINES, spec.engine, "engine")(spec, obs, self.env.num_actions, own.network)
+            self.engine = load_registered(ENGINES, spec.engine, "engine")(spec, obs, num_actions, own.network)
         except ValueError as error:
             raise SpecError(f"network: {error}") from None
-        name, why = (
-            ("fused", "the env is a device env") if spec.pipeline == "auto" else (spec.pipeline, "as the spec says")
-        )
+        name, why = self._choose_pipeline()
         self.pipeline = load_registered(PIPELINES, name, "pipeline")(spec, self.env, self.engine)
         self.pipeline_choice = f"{name} ({why})"
+
+    def _make_env(self, own_env: Any) -> tuple[Any, int]:
+        """Build `env`; returns the shapes of an observation and the number of actions."""
+        import jax
+
+        if self.on_device:
+            from hotloop.envs.device import make_env
+
+            self.env = own_env if own_env is not None else make_env(self.spec.env.id, self.spec.env.options)
+            return jax.ShapeDtypeStruct(self.env.obs_spec.shape, self.env.obs_spec.dtype), self.env.num_actions
+        from hotloop.envs.host import HostEnvs, make_vector_env
+
+        env = self.spec.env
+        self.env = HostEnvs(make_vector_env(env.id, env.num_envs, env.options))
+        return self.env.observations.shapes, self.env.actions.size
+
+    def _choose_pipeline(self) -> tuple[str, str]:
+        wanted, fits = self.spec.pipeline, "fused" if self.on_device else "sync"
+        kind = "a device env" if self.on_device else "a Gymnasium env, stepped on the host"
+        if wanted not in ("auto", fits):
+            raise SpecError(f"pipeline {wanted} does not serve {self.spec.env.id}, which is {kind}; use {fits} or auto")
+        if not self.on_device and self.spec.seeds > 1:
+            raise SpecError(f"seeds is {self.spec.seeds}, but {self.spec.env.id} is {kind}; train one seed at a time")
+        return fits, f"the env is {kind}" if wanted == "auto" else "as the spec says"
+
+    def session(self, seeds: list[int]) -> "Session":
+        """The pipeline with its state, for the host loop to drive."""
+        session: Session = self.pipeline.session(seeds)
+        return session
 
     def memory_plan(self) -> MemoryPlan:
         """What the run will need, before any of it is allocated."""

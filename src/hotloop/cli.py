@@ -154,6 +154,35 @@ def list_(as_json: JsonOption = False) -> None:
             typer.echo(f"  {name:<14}{about}")
 
 
+@app.command("check-env")
+def check_env(
+    env: Annotated[str, typer.Argument(metavar="ID", help="A Gymnasium id; module:Id imports the module first.")],
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what a Gymnasium env does wrong, in plain words, and what one step of it costs."""
+    from hotloop.envs.check import check_env
+
+    report = check_env(env, _env_options(set_ or [], {}))
+    if as_json:
+        _print_json(
+            {
+                "env": env,
+                "is_sound": report.is_sound,
+                "findings": [finding._asdict() for finding in report.findings],
+                "us_per_step": report.us_per_step,
+                "us_per_step_of_16": report.us_per_step_of_16,
+            }
+        )
+    else:
+        for finding in report.findings:
+            typer.echo(f"{finding.level:>6}  {finding.text}")
+        if report.us_per_step is not None and report.us_per_step_of_16 is not None:
+            typer.echo(f"  cost  {report.us_per_step:.1f} us per step; {report.us_per_step_of_16:.1f} us with 16 envs")
+    if not report.is_sound:
+        raise typer.Exit(1)
+
+
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of a spec: every field with its meaning and default."""
@@ -200,7 +229,11 @@ def main() -> None:
 
 
 def _is_for_the_user(error: Exception) -> bool:
-    return type(error).__module__.startswith("hotloop.") and type(error).__name__ in ("SpecError", "Diverged")
+    return type(error).__module__.startswith("hotloop.") and type(error).__name__ in (
+        "SpecError",
+        "Diverged",
+        "NotFinite",
+    )
 
 
 def _read_spec(spec: str | None, assignments: list[str] | None, short: dict[str, Any]) -> Any:

@@ -11,20 +11,19 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import psutil
 
 from hotloop.agent import Agent
 from hotloop.assembly import Assembly
-from hotloop.evaluate import episodes_program, to_host
-from hotloop.pipelines.seeds import SeedAxis
+from hotloop.envs.host import NotFinite
+from hotloop.pipelines.session import Reading
 from hotloop.progress import Reporter
 from hotloop.runs import checkpoint, statistics
 from hotloop.runs.folder import RunFolder
 from hotloop.runs.metrics import Metrics
-from hotloop.runs.state import digests, from_arrays, to_arrays
+from hotloop.runs.state import digests
 from hotloop.spec_reading import SpecError
 
 SECONDS_PER_CHUNK = 0.5
@@ -34,28 +33,6 @@ class Diverged(Exception):
     """Too many updates in a row were not finite; the message says where the state was saved."""
 
 
-class Reading(NamedTuple):
-    """The few numbers the host needs of a state; arrays have one entry per seed."""
-
-    steps: np.ndarray  # env steps; they only differ once a stop rule has held a seed back
-    episodes: np.ndarray
-    learned_from: np.ndarray
-    updates: np.ndarray
-    skipped: np.ndarray
-    skipped_in_a_row: np.ndarray
-    totals: Any  # Totals, as NumPy arrays
-
-    @property
-    def env_steps(self) -> int:
-        """Env steps of the seed that is furthest."""
-        return int(self.steps.max())
-
-    @property
-    def attempts(self) -> int:
-        """Gradient steps of all seeds, those that were skipped included."""
-        return int(np.sum(self.updates + self.skipped))
-
-
 class Driver:
     """One training session of one run, of one seed or several side by side."""
 
@@ -63,9 +40,9 @@ class Driver:
         """Say what is about to happen, and refuse what does not fit into memory."""
         self.began = time.perf_counter()
         self.assembly, self.folder, self.reporter = assembly, folder, reporter
-        self.spec, self.pipeline, self.engine = assembly.spec, assembly.pipeline, assembly.engine
+        self.spec, self.engine = assembly.spec, assembly.engine
         self.seeds = [(self.spec.seed + i) % 2**32 for i in range(self.spec.seeds)]
-        self.axis = SeedAxis(self.spec.seeds)
+        self.session = assembly.session(self.seeds)
         refusal = assembly.memory_plan().refusal()
         if refusal:
             raise SpecError(refusal)
@@ -84,20 +61,18 @@ class Driver:
         """Run from the first block to a stop rule; returns the run's figures."""
         self._compile()
         self.folder.create(self.spec, {"machine": self.assembly.machine, "pipeline": self.assembly.pipeline_choice})
-        self.state = self._init(self.axis.stack([jnp.uint32(seed) for seed in self.seeds]))
+        self.session.begin()
         return self._drive(resumed_at=None)
 
     def resume(self, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> dict[str, Any]:
         """Run on from a checkpoint."""
         try:
-            one = jax.eval_shape(self.pipeline.init, jnp.uint32(0))
-            self.state = self.axis.put(from_arrays(self.axis.kept_shapes(one), arrays))
-            self.pipeline.check_state(self.state)
+            self.session.restore(arrays)
             self.best_return, self.evaluation = _known(facts, len(self.seeds))
         except ValueError as error:
             raise SpecError(f"{self.folder.path}: {error}") from None
         self._compile()
-        steps = self._read().env_steps
+        steps = self.session.read().env_steps
         self.logged_at = steps
         self.reporter.say(f"resuming {self.folder.path} at env step {steps:,}")
         return self._drive(resumed_at=steps)
@@ -105,20 +80,8 @@ class Driver:
     def _compile(self) -> None:
         started = time.perf_counter()
         with self.reporter.busy("compiling"):
-            state = self.axis.shapes(jax.eval_shape(self.pipeline.init, jnp.uint32(0)))
-            seeds, keys, evaluation = self._same(jnp.uint32(0)), self._same(jax.random.key(0)), self.spec.evaluation
-            self._init = self.axis.jit(self.pipeline.init).lower(seeds).compile()
-            self._advance = self.axis.jit_in_place(self.pipeline.advance).lower(state, self._blocks(1)).compile()
-            if evaluation.every:
-                program = episodes_program(self.assembly.env, self.engine, evaluation.episodes, evaluation.max_steps)
-                self._evaluate = self.axis.jit(program).lower(state.learner.params, keys).compile()
+            self.session.compile()
         self.compile_seconds = time.perf_counter() - started
-
-    def _same(self, value: Any) -> Any:
-        return self.axis.stack([value] * len(self.seeds))
-
-    def _blocks(self, count: int) -> Any:
-        return self.axis.stack([jnp.int32(count)] * len(self.seeds), idle=jnp.int32(0))
 
     # -- the loop -------------------------------------------------------------------------------------
 
@@ -126,13 +89,13 @@ class Driver:
         self.metrics = Metrics(self.folder.path, resumed_at)
         spec, pace = self.spec, 1
         with _Interrupts() as interrupts:
-            host = self._read()
+            host = self.session.read()
             while not (stop := interrupts.seen or self._reason_to_stop(host)):
                 earlier, before = host, host.env_steps
                 blocks = min(pace, self._blocks_to_next_event(before))
                 started = time.perf_counter()
-                self.state = self._advance(self.state, self._blocks(blocks))
-                host = self._read()
+                self._advance(blocks)
+                host = self.session.read()
                 seconds = time.perf_counter() - started
                 self.clock.add(earlier, host, seconds)
                 if host.attempts and self.seconds_to_first_update is None:
@@ -142,7 +105,7 @@ class Driver:
                 self._stop_if_diverged(host)
                 if _crossed(before, host, spec.log.every):
                     self._log(host)
-                    self.state = self.state._replace(totals=_zeros_like(self.state.totals))
+                    self.session.forget_totals()
                 if spec.evaluation.every and _crossed(before, host, spec.evaluation.every):
                     self._run_evaluation(host)
                 if _crossed(before, host, spec.log.checkpoint_every):
@@ -151,22 +114,21 @@ class Driver:
             self.seconds_to_stop = _since_process_start()
             return self._finish(host, stop, interrupted=interrupts.seen is not None)
 
+    def _advance(self, blocks: int) -> None:
+        try:
+            self.session.advance(blocks)
+        except NotFinite as error:
+            now = self.session.read()
+            self._log(now)
+            self._checkpoint(now)
+            self._try("metrics", self.metrics.close)
+            raise NotFinite(f"{error} (env step {now.env_steps:,}); it was not stored, and the run is saved") from None
+
     def _blocks_to_next_event(self, env_steps: int) -> int:
         spec = self.spec
         periods = [p for p in (spec.log.every, spec.evaluation.every, spec.log.checkpoint_every) if p]
         event = min(spec.stop.steps, *((env_steps // period + 1) * period for period in periods))
         return max(1, -(-(event - env_steps) // spec.block.env_steps))
-
-    def _read(self) -> Reading:
-        """Bring over the few numbers the host needs: the only wait of a chunk."""
-        state = self.state
-        learner = state.learner
-        numbers = (state.env_steps, state.episodes, state.learned_from)
-        learned = (learner.updates, learner.skipped, learner.skipped_in_a_row)
-        read = jax.device_get((*numbers, *learned, state.totals))  # sync
-        if len(self.seeds) == 1:
-            return Reading(*jax.tree.map(lambda leaf: leaf[None], read))
-        return Reading(*self.axis.without_idle(read))
 
     def _reason_to_stop(self, host: Reading) -> str | None:
         stop, goal = self.spec.stop, self.spec.stop.return_at_least
@@ -204,7 +166,7 @@ class Driver:
         if not len(diverged):
             return
         self._log(host)
-        saved = self._try("dump", lambda: checkpoint.save(self.folder.dump, self._arrays(), self._facts(host)))
+        saved = self._try("dump", lambda: checkpoint.save(self.folder.dump, self.session.arrays(), self._facts(host)))
         self._try("metrics", self.metrics.close)
         whose = f" of seed {self.seeds[diverged[0]]}" if len(self.seeds) > 1 else ""
         raise Diverged(
@@ -249,15 +211,13 @@ class Driver:
         return figures
 
     def _run_evaluation(self, host: Reading) -> None:
-        keys = [jax.random.fold_in(jax.random.key(seed), host.env_steps) for seed in self.seeds]
-        played = to_host(self._evaluate(self.state.learner.params, self.axis.stack(keys)))  # sync
-        summaries = [played.of(index).summary() for index in range(len(self.seeds))] if len(self.seeds) > 1 else []
-        summary = statistics.together(summaries) if summaries else played.summary()
+        summaries = [played.summary() for played in self.session.evaluate()]
+        summary = statistics.together(summaries) if len(summaries) > 1 else summaries[0]
         self.evaluation = {"env_steps": host.env_steps, **summary}
         self._try("metrics", lambda: self.metrics.write("eval", host.env_steps, summary))
         self.reporter.say(f"step {host.env_steps:>9,}  {_said(summary)}")
         best = self._best_seed()
-        mean = summaries[best]["return_mean"] if summaries else summary["return_mean"]
+        mean = summaries[best]["return_mean"]
         if math.isfinite(mean) and (self.best_return is None or mean > self.best_return):
             self.best_return = mean
             self._save_weights("best", host, best)
@@ -270,7 +230,7 @@ class Driver:
         return int(np.argmax(np.nan_to_num(returns, nan=-math.inf)))
 
     def _save_weights(self, which: str, host: Reading, index: int) -> None:
-        named = self.engine.layout.to_named(self.axis.seed(self.state.learner.params, index))
+        named = self.engine.layout.to_named(self.session.weights(index))
         facts = {
             "env_steps": int(host.steps[index]),
             "updates": int(host.updates[index]),
@@ -284,7 +244,7 @@ class Driver:
         return {"env_steps": host.env_steps, "updates": updates if len(updates) > 1 else updates[0]}
 
     def _checkpoint(self, host: Reading) -> None:
-        arrays = self._arrays()
+        arrays = self.session.arrays()
         facts = {
             **self._facts(host),
             "evaluation": self.evaluation,
@@ -294,10 +254,6 @@ class Driver:
         where = self.folder.checkpoints / f"{host.env_steps:012d}"
         if self._try("checkpoint", lambda: checkpoint.save(where, arrays, facts)):
             checkpoint.prune(self.folder.checkpoints, self.spec.log.checkpoints)
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        arrays: dict[str, np.ndarray] = self.axis.without_idle(to_arrays(self.state))
-        return arrays
 
     def _draw_pictures(self) -> None:
         from hotloop.runs.pictures import draw_curve
@@ -459,11 +415,6 @@ def _since_process_start() -> float:
 
 def _crossed(before: int, host: Reading, every: int) -> bool:
     return host.env_steps // every > before // every
-
-
-def _zeros_like(arrays: Any) -> Any:
-    """Zeros in the same places: the compiled program wants its arrays where they were."""
-    return jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding), arrays)
 
 
 def _said(summary: dict[str, Any]) -> str:

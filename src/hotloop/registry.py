@@ -31,6 +31,7 @@ ENGINES: Mapping[str, Entry] = {
 }
 PIPELINES: Mapping[str, Entry] = {
     "fused": Entry("hotloop.pipelines.fused:Fused", "envs, acting, replay and updates in one XLA program"),
+    "sync": Entry("hotloop.pipelines.sync:Sync", "envs on the host and updates in turn; for any Gymnasium env"),
 }
 BENCHES: Mapping[str, Entry] = {
     "update": Entry("hotloop.bench.update:run", "one gradient step against eager PyTorch and its own matrix products"),

@@ -128,7 +128,7 @@ class Env(_Section):
     """Where experience comes from."""
 
     id: str = "cartpole"
-    """Name of a device env (`hotloop list`), or `gymnax:NAME`."""
+    """Name of a device env (`hotloop list`), `gymnax:NAME`, or any Gymnasium id (`module:Id` imports the module)."""
     num_envs: PositiveInt = 16
     """Environments stepped together. Changes speed, not how much is learned per transition."""
     options: dict[str, Any] = {}

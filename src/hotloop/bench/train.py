@@ -13,6 +13,7 @@ ROUNDS = 7
 SECONDS_PER_CASE = 1.5
 WARM_UP_STEPS = 4_000
 BATCH, HIDDEN, RATIO = 64, [64, 64], 0.25
+GYMNASIUM = "hotloop/16-envs/gymnasium"
 
 
 def run(reporter: Reporter) -> Result:
@@ -26,6 +27,7 @@ def run(reporter: Reporter) -> Result:
         advance[_name("sb3", count)] = sb3_trainer(count)
     for count in ENVS:
         advance[_name("hotloop", count)] = hotloop_trainer(specs[count])
+    advance[GYMNASIUM] = gymnasium_trainer(_spec(16, "CartPole-v1"))
     steps = {name: _steps_for(step, SECONDS_PER_CASE) for name, step in advance.items()}
     speed: dict[str, list[float]] = {name: [] for name in advance}
     for number in range(ROUNDS):
@@ -33,7 +35,7 @@ def run(reporter: Reporter) -> Result:
             started = time.perf_counter()
             advance[name](steps[name])
             speed[name].append(steps[name] / (time.perf_counter() - started))
-        reporter.show(number + 1, ROUNDS, {"rounds of": "SB3 and hotloop with 1, 4, 16 envs"})
+        reporter.show(number + 1, ROUNDS, {"rounds of": "SB3 and hotloop"})
     settings = {"net": "64-64", "batch": BATCH, "updates_per_step": RATIO, "torch threads": 1}
     result = Result("train", {**machine(), **settings})
     for count in ENVS:
@@ -45,7 +47,27 @@ def run(reporter: Reporter) -> Result:
             ratio, (low, high) = paired_ratio(speed[row.case], speed[equal])
             row.note = f"{ratio:.1f} ({low:.1f}–{high:.1f}) times as fast as {equal}"
         result.rows.append(row)
+    row = _row(speed, GYMNASIUM, "sb3/1-env")
+    ratio, (low, high) = paired_ratio(speed[GYMNASIUM], speed["sb3/16-envs"])
+    row.note = f"Gymnasium's own CartPole; {ratio:.1f} ({low:.1f}–{high:.1f}) times as fast as sb3/16-envs"
+    result.rows.append(row)
     return result
+
+
+def gymnasium_trainer(spec: Spec) -> Callable[[int], None]:
+    """Return `advance(env_steps)` over the sync pipeline."""
+    from hotloop.assembly import Assembly
+
+    session = Assembly(spec).session([spec.seed])
+    session.compile()
+    session.begin()
+
+    def advance(env_steps: int) -> None:
+        session.advance(env_steps // spec.block.env_steps)
+        session.read()
+
+    advance(WARM_UP_STEPS)
+    return advance
 
 
 def hotloop_trainer(spec: Spec) -> Callable[[int], None]:
@@ -99,10 +121,11 @@ def sb3_trainer(num_envs: int) -> Callable[[int], None]:
     return advance
 
 
-def _spec(num_envs: int) -> Spec:
+def _spec(num_envs: int, env_id: str = "cartpole") -> Spec:
     return load_spec(
         {},
         {
+            "env.id": env_id,
             "env.num_envs": num_envs,
             "updates_per_step": RATIO,
             "network.torso.hidden": HIDDEN,

@@ -12,6 +12,7 @@ import numpy as np
 
 from hotloop.engines.jax.engine import METRICS, JaxEngine, LearnerState
 from hotloop.envs.device import DeviceEnv, reset_all, step_all
+from hotloop.pipelines.session import Session
 from hotloop.replay import ring
 from hotloop.spec import Spec
 
@@ -157,6 +158,12 @@ class Fused:
                 raise ValueError(
                     f"the checkpoint's ring/position is {position}, expected a multiple of {rows} in the ring"
                 )
+
+    def session(self, seeds: list[int]) -> Session:
+        """The state of a run, for the host loop to drive."""
+        from hotloop.pipelines.device_session import DeviceSession
+
+        return DeviceSession(self, seeds)
 
     def num_bytes(self) -> int:
         """Device memory of the replay, before it is allocated."""

@@ -39,6 +39,10 @@ class Layout:
         # Kept apart from what made the pieces: a plain copy of each, instead of a choice of piece per element.
         return jnp.concatenate(jax.lax.optimization_barrier(pieces))
 
+    def spans(self) -> dict[str, tuple[int, int, tuple[int, ...]]]:
+        """Begin, end and shape of each named parameter in the vector."""
+        return {n: (a, b, shape) for n, (a, b), shape in zip(self.names, self._spans, self.shapes, strict=True)}
+
     def to_named(self, vector: Any) -> dict[str, np.ndarray]:
         """Named arrays: the interchange format of weights."""
         host = np.asarray(vector)

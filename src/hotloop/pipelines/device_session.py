@@ -1,0 +1,90 @@
+"""A session whose state lives on the device: the fused pipeline, of one seed or of several side by side."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hotloop.evaluate import Episodes, episodes_program, to_host
+from hotloop.pipelines.fused import Fused, FusedState
+from hotloop.pipelines.seeds import SeedAxis
+from hotloop.pipelines.session import Reading
+from hotloop.runs.state import from_arrays, to_arrays
+
+
+class DeviceSession:
+    """Compiled programs and the state they change."""
+
+    state: FusedState
+
+    def __init__(self, pipeline: Fused, seeds: list[int]) -> None:
+        self.pipeline, self.spec, self.seeds = pipeline, pipeline.spec, seeds
+        self.axis = SeedAxis(len(seeds))
+
+    def compile(self) -> None:
+        """Compile the program that begins a run, the one that advances it, and the one that plays."""
+        one = jax.eval_shape(self.pipeline.init, jnp.uint32(0))
+        state, evaluation = self.axis.shapes(one), self.spec.evaluation
+        seeds, keys = (self.axis.stack([value] * len(self.seeds)) for value in (jnp.uint32(0), jax.random.key(0)))
+        self._init = self.axis.jit(self.pipeline.init).lower(seeds).compile()
+        self._advance = self.axis.jit_in_place(self.pipeline.advance).lower(state, self._blocks(1)).compile()
+        if evaluation.every:
+            env, engine = self.pipeline.env, self.pipeline.engine
+            program = episodes_program(env, engine, evaluation.episodes, evaluation.max_steps)
+            self._evaluate = self.axis.jit(program).lower(state.learner.params, keys).compile()
+
+    def begin(self) -> None:
+        """Start from nothing."""
+        self.state = self._init(self.axis.stack([jnp.uint32(seed) for seed in self.seeds]))
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Start from what `arrays` returned."""
+        one = jax.eval_shape(self.pipeline.init, jnp.uint32(0))
+        self.state = self.axis.put(from_arrays(self.axis.kept_shapes(one), arrays))
+        self.pipeline.check_state(self.state)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of the state, by name."""
+        arrays: dict[str, np.ndarray] = self.axis.without_idle(to_arrays(self.state))
+        return arrays
+
+    def advance(self, blocks: int) -> None:
+        """Start running so many blocks; `read` waits for them."""
+        self.state = self._advance(self.state, self._blocks(blocks))
+
+    def read(self) -> Reading:
+        """Bring over the few numbers the host needs: the only wait of a chunk."""
+        state, learner = self.state, self.state.learner
+        numbers = (state.env_steps, state.episodes, state.learned_from)
+        learned = (learner.updates, learner.skipped, learner.skipped_in_a_row)
+        read = jax.device_get((*numbers, *learned, state.totals))  # sync
+        if len(self.seeds) == 1:
+            return Reading(*jax.tree.map(lambda leaf: leaf[None], read))
+        return Reading(*self.axis.without_idle(read))
+
+    def forget_totals(self) -> None:
+        """Zeros in the same places: the compiled program wants its arrays where they were."""
+        zeros = jax.tree.map(
+            lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding), self.state.totals
+        )
+        self.state = self.state._replace(totals=zeros)
+
+    def evaluate(self) -> list[Episodes]:
+        """Greedy episodes of each seed, on keys of that seed and this env step."""
+        env_steps = self.read().env_steps
+        keys = [jax.random.fold_in(jax.random.key(seed), env_steps) for seed in self.seeds]
+        played = to_host(self._evaluate(self.state.learner.params, self.axis.stack(keys)))  # sync
+        return [played] if len(self.seeds) == 1 else [played.of(index) for index in range(len(self.seeds))]
+
+    def weights(self, index: int) -> Any:
+        """Flat weight vector of one seed."""
+        return self.axis.seed(self.state.learner.params, index)
+
+    def _blocks(self, count: int) -> Any:
+        return self.axis.stack([jnp.int32(count)] * len(self.seeds), idle=jnp.int32(0))
+
+    def first_state(self) -> FusedState:
+        """The whole state of the first seed, for a profile."""
+        state: FusedState = self.axis.seed(self.state, 0)
+        return state

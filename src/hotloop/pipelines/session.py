@@ -1,0 +1,63 @@
+"""What the host loop drives: a pipeline with its state, whatever that state is made of."""
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from hotloop.evaluate import Episodes
+
+
+class Reading(NamedTuple):
+    """The few numbers the host loop needs of a state; arrays have one entry per seed."""
+
+    steps: np.ndarray  # env steps; they only differ once a stop rule has held a seed back
+    episodes: np.ndarray
+    learned_from: np.ndarray
+    updates: np.ndarray
+    skipped: np.ndarray
+    skipped_in_a_row: np.ndarray
+    totals: Any  # Totals, as NumPy arrays
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps of the seed that is furthest."""
+        return int(self.steps.max())
+
+    @property
+    def attempts(self) -> int:
+        """Gradient steps of all seeds, those that were skipped included."""
+        return int(np.sum(self.updates + self.skipped))
+
+
+class Session(Protocol):
+    """A run in progress."""
+
+    def compile(self) -> None:
+        """Make everything ready that takes a while."""
+
+    def begin(self) -> None:
+        """Start from nothing."""
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Start from what `arrays` returned, or raise ValueError naming what does not fit."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of the state, by name: what a checkpoint holds."""
+
+    def advance(self, blocks: int) -> None:
+        """Run so many blocks, or fewer when a stop rule fires within."""
+
+    def read(self) -> Reading:
+        """Bring over the numbers of the present state; waits for it."""
+
+    def forget_totals(self) -> None:
+        """Start the sums of the next line of metrics."""
+
+    def evaluate(self) -> list[Episodes]:
+        """Greedy episodes with the present weights, of each seed; changes nothing."""
+
+    def weights(self, index: int) -> Any:
+        """Flat weight vector of one seed."""
+
+    def first_state(self) -> Any:
+        """The whole state of the first seed, for a profile."""

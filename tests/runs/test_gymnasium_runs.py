@@ -1,0 +1,85 @@
+"""`hotloop train --env ID` on real Gymnasium envs: trains, evaluates, records, resumes, and refuses in one line."""
+
+import pytest
+from hotloop_process import checkpoints, manifest, metrics
+
+SMALL = (
+    *(
+        "--set",
+        "env.num_envs=4",
+        "--set",
+        "network.torso.hidden=[16]",
+        "--set",
+        "log={every: 200, checkpoint_every: 400}",
+    ),
+    *("--set", "replay={capacity: 512, start: 64, batch_size: 16}", "--set", "evaluation={every: 400, episodes: 4}"),
+)
+
+BROKEN_ENV = """
+import gymnasium, numpy
+
+class Broken(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        reward = float("nan") if self.steps == 120 else 1.0
+        return numpy.zeros(2, numpy.float32), reward, self.steps % 10 == 0, False, {}
+
+gymnasium.register("Broken-v0", entry_point=Broken)
+"""
+
+
+def test_a_gymnasium_env_is_trained_on_evaluated_recorded_and_resumed(hotloop, tmp_path):
+    result = hotloop("train", "--env", "CartPole-v1", *SMALL, "--steps", "1000", "--out", "run", "--json").json
+    run = tmp_path / "run"
+    assert (result["env_steps"], result["updates_per_step"]) == (1000, 0.25)
+    assert result["episodes"] > 10
+    assert checkpoints(run) == [800, 1000]
+    assert [row["env_steps"] for row in metrics(run, "eval")] == [400, 800, 1000]
+    assert hotloop("eval", "run", "--episodes", "3", "--json").json["episodes"] == 3
+    resumed = hotloop("resume", "run", "--steps", "1600", "--json").json
+    assert (resumed["env_steps"], resumed["updates"]) == (1600, result["updates"] + 150)
+
+
+def test_the_choice_of_the_pipeline_is_said_with_its_reason(hotloop):
+    ran = hotloop("train", "--env", "FrozenLake-v1", *SMALL, "--steps", "300", "--out", "lake")
+    assert ran.code == 0, ran.err
+    assert "pipeline: sync (the env is a Gymnasium env, stepped on the host)" in ran.err
+
+
+def test_two_runs_on_a_gymnasium_env_end_in_the_same_bits(hotloop, tmp_path):
+    for out in ("one", "two"):
+        assert hotloop("train", "--env", "CartPole-v1", *SMALL, "--steps", "600", "--out", out).code == 0
+    assert manifest(tmp_path / "one")["digests"] == manifest(tmp_path / "two")["digests"]
+
+
+def test_an_env_that_gives_nan_is_named_and_the_run_is_saved(hotloop, tmp_path):
+    (tmp_path / "broken_env.py").write_text(BROKEN_ENV)
+    args = ("train", "--env", "broken_env:Broken-v0", *SMALL, "--steps", "5000", "--out", "run")
+    ran = hotloop(*args, env={"PYTHONPATH": str(tmp_path)})
+    assert ran.code == 1
+    assert ran.err.splitlines()[-1].startswith("hotloop: env 0 gave a reward that is not finite (env step 476)")
+    assert checkpoints(tmp_path / "run")[-1] == 476
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--env", "CartPol-v1"], "'CartPole-v1'"),
+        (["--env", "Pendulum-v1"], "needs Discrete ones"),
+        (["--env", "CartPole-v1", "--pipeline", "fused"], "use sync or auto"),
+        (["cartpole", "--pipeline", "sync"], "use fused or auto"),
+        (["--env", "CartPole-v1", "--seeds", "2"], "one seed at a time"),
+        (["--env", "CartPole-v1", "--set", "env.options.gravity=3"], "gravity"),
+        (["--env", "nowhere:Thing-v0"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused(hotloop, args, said):
+    assert said in hotloop("train", *args).refusal

@@ -1,7 +1,6 @@
 """One process, envs on the host: act, step, insert; then sample, learn. Deterministic: the reference for host envs.
 
-Read `advance` first: it is the block of the fused pipeline with the host in between. All that is random is drawn
-from counters (seed, stream, block), so there is no generator whose state would have to be saved.
+Read `advance` first: it is the block of the fused pipeline with the host in between.
 """
 
 from typing import Any
@@ -13,6 +12,7 @@ from hotloop.engines.host_acting import q_function
 from hotloop.engines.jax.engine import METRICS, JaxEngine, LearnerState
 from hotloop.envs.host import HostEnvs, HostStep, make_vector_env
 from hotloop.evaluate import Episodes
+from hotloop.learning import schedules
 from hotloop.pipelines.fused import Totals
 from hotloop.pipelines.session import Reading
 from hotloop.replay import ring
@@ -20,7 +20,6 @@ from hotloop.replay.host_ring import HostRing
 from hotloop.runs.state import from_arrays, to_arrays
 from hotloop.spec import EpsilonGreedy, Spec
 
-EXPLORE, SAMPLE, EVALUATE = range(3)
 MOST_EVALUATED_AT_ONCE = 16
 
 
@@ -50,17 +49,18 @@ class HostSession:
     def __init__(self, pipeline: Sync, seed: int) -> None:
         self.pipeline, self.spec, self.seed = pipeline, pipeline.spec, seed
         self.envs, self.engine = pipeline.envs, pipeline.engine
+        self._exploration = self.spec.exploration_schedule.model_dump()
         self.q, self.acts_with = q_function(self.spec, self.engine, self.envs.num_envs)
 
     def compile(self) -> None:
         """Compile the update for the shapes it will see."""
         block, batch = self.spec.block, self.spec.replay.batch_size
-        learner = jax.eval_shape(self.engine.init, jax.random.key(0))
         batches = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct((block.updates, batch, *leaf.shape), leaf.dtype), self.pipeline.row
+            lambda leaf: np.zeros((block.updates, batch, *leaf.shape), leaf.dtype), self.pipeline.row
         )
-        steps = jax.ShapeDtypeStruct((), np.int32)
-        self._learn = jax.jit(self._update, donate_argnums=0).lower(learner, batches, steps, steps).compile()
+        # Called once instead of compiled ahead: a call of a jitted function costs half of one compiled ahead.
+        self._learn = jax.jit(self._update, donate_argnums=0)
+        jax.block_until_ready(self._learn(self._fresh_learner(), batches, np.int32(0), np.int32(0)))
 
     def _update(self, learner: LearnerState, batches: Any, before: jax.Array, after: jax.Array) -> Any:
         """What is compiled: the block's gradient steps, then the target copies it has earned."""
@@ -70,10 +70,15 @@ class HostSession:
 
     def begin(self) -> None:
         """Fresh weights, an empty replay, an episode begun in every env."""
-        self.learner = jax.jit(self.engine.init)(jax.random.key(self.seed))
+        self.learner = self._fresh_learner()
         self.replay = HostRing(self.pipeline.capacity, self.pipeline.row)
+        self.random = np.random.Generator(np.random.PCG64(self.seed))
         self.env_steps = self.episodes = self.learned_from = self.blocks = 0
         self._begin_episodes()
+
+    def _fresh_learner(self) -> LearnerState:
+        learner: LearnerState = jax.jit(self.engine.init)(jax.random.key(self.seed))
+        return learner
 
     def _begin_episodes(self) -> None:
         self.obs = self.envs.reset(int(np.random.SeedSequence([self.seed, self.blocks]).generate_state(1)[0]))
@@ -89,12 +94,11 @@ class HostSession:
             if stop.episodes is not None and self.episodes >= stop.episodes:
                 return
             before = self.env_steps
-            for i in range(block.vector_steps):
-                self._vector_step(i)
+            for _ in range(block.vector_steps):
+                self._vector_step()
             if self.env_steps >= self.spec.replay.start and self.replay.size:
                 self.learned_from = self.learned_from or self.env_steps
-                random = self._random(SAMPLE, self.blocks)
-                batches = self.replay.sample(random, (block.updates, self.spec.replay.batch_size))
+                batches = self.replay.sample(self.random, (block.updates, self.spec.replay.batch_size))
                 self.learner, sums = self._learn(self.learner, batches, np.int32(before), np.int32(self.env_steps))
                 self._fetch_params()  # sync
                 self.totals = self.totals._replace(update=self.totals.update + np.asarray(sums))
@@ -103,9 +107,9 @@ class HostSession:
                     return
             self.blocks += 1
 
-    def _vector_step(self, i: int) -> None:
+    def _vector_step(self) -> None:
         num_envs = self.envs.num_envs
-        action_N = self._act(self.obs, self.env_steps + np.arange(num_envs), self._random(EXPLORE, self.blocks, i))
+        action_N = self._act(self.obs, self.env_steps + np.arange(num_envs))
         step = self.envs.step(action_N)
         discount_N = (self.spec.discount * (1.0 - step.terminated)).astype(np.float32)
         self.replay.insert(ring.Item(self.obs, action_N, step.reward, discount_N, step.final_obs), step.valid)
@@ -113,23 +117,14 @@ class HostSession:
         self.env_steps += num_envs
         self._count_episodes(step)
 
-    def _act(self, obs_N: Any, steps_N: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        q_NA = self.q(self.params, obs_N)
-        explore_N = np.asarray(self._exploration(steps_N))
+    def _act(self, obs_N: Any, steps_N: np.ndarray) -> np.ndarray:
+        q_NA, random = self.q(self.params, obs_N), self.random
+        explore_N = schedules.value_at(steps_N.astype(np.float32), xp=np, **self._exploration)
         if not isinstance(self.spec.exploration, EpsilonGreedy):
             noise = random.gumbel(size=q_NA.shape)
-            return np.argmax(q_NA / explore_N[:, None] + noise, axis=-1).astype(np.int32)
+            return np.argmax(q_NA / np.reshape(explore_N, (-1, 1)) + noise, axis=-1).astype(np.int32)
         coin_N, any_N = random.random(len(q_NA)), random.integers(q_NA.shape[1], size=len(q_NA))
         return np.where(coin_N < explore_N, any_N, np.argmax(q_NA, axis=-1)).astype(np.int32)
-
-    def _exploration(self, steps_N: np.ndarray) -> np.ndarray:
-        from hotloop.learning import schedules
-
-        fields = self.spec.exploration_schedule.model_dump()
-        value: np.ndarray = np.broadcast_to(
-            schedules.value_at(steps_N.astype(np.float32), xp=np, **fields), len(steps_N)
-        )
-        return value
 
     def _count_episodes(self, step: HostStep) -> None:
         self.episode_return += np.where(step.valid, step.reward, 0.0)
@@ -147,9 +142,6 @@ class HostSession:
 
     def _fetch_params(self) -> None:
         self.params = np.asarray(self.learner.params) if self.acts_with == "NumPy" else self.learner.params
-
-    def _random(self, stream: int, *counters: int) -> np.random.Generator:
-        return np.random.Generator(np.random.Philox(key=[self.seed, stream], counter=[*counters, 0, 0, 0][:4]))
 
     # -- what the host loop asks for -------------------------------------------------------------------
 
@@ -170,7 +162,8 @@ class HostSession:
     def arrays(self) -> dict[str, np.ndarray]:
         """Learner, replay and counters; the envs themselves cannot be saved and begin new episodes."""
         counters = {name: np.int64(getattr(self, name)) for name in ("env_steps", "episodes", "learned_from", "blocks")}
-        return to_arrays({"learner": self.learner, "replay": self.replay.arrays(), **counters})
+        random = _generator_to_array(self.random)
+        return to_arrays({"learner": self.learner, "replay": self.replay.arrays(), "random": random, **counters})
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Take back what `arrays` gave; the envs begin new episodes."""
@@ -184,12 +177,14 @@ class HostSession:
                 "position": np.int64(0),
                 "size": np.int64(0),
             },
+            "random": np.zeros(6, np.uint64),
             **{name: np.int64(0) for name in ("env_steps", "episodes", "learned_from", "blocks")},
         }
-        kept = from_arrays(template, arrays)
-        self.learner = kept["learner"]
+        kept = from_arrays(template, arrays, put=lambda array: array)  # 64-bit numbers would not survive the device
+        self.learner = jax.device_put(kept["learner"])
         self.replay = HostRing(self.pipeline.capacity, self.pipeline.row)
-        self.replay.restore(jax.device_get(kept["replay"]))
+        self.replay.restore(kept["replay"])
+        self.random = _generator_from_array(kept["random"])
         for name in ("env_steps", "episodes", "learned_from", "blocks"):
             setattr(self, name, int(kept[name]))
         self._begin_episodes()
@@ -206,7 +201,7 @@ class HostSession:
             envs.close()
 
     def _eval_seed(self) -> int:
-        return int(self._random(EVALUATE, self.env_steps).integers(2**31))
+        return int(np.random.SeedSequence([self.seed, self.env_steps, 1]).generate_state(1)[0])
 
     def weights(self, index: int) -> Any:
         """Flat weight vector."""
@@ -236,3 +231,22 @@ def play(envs: HostEnvs, greedy: Any, wanted: int, limit: int, seed: int) -> Epi
             share_N[i] -= 1
             return_N[i], length_N[i] = 0.0, 0
     return Episodes(np.array(returns, np.float32), np.array(lengths, np.int32), {})
+
+
+def _generator_to_array(random: np.random.Generator) -> np.ndarray:
+    """All of a PCG64 generator's state: two numbers of 128 bits, and half a draw that may be left over."""
+    state: Any = random.bit_generator.state
+    halves = [half for name in ("state", "inc") for half in divmod(state["state"][name], 2**64)]
+    return np.array([*halves, state["has_uint32"], state["uinteger"]], np.uint64)
+
+
+def _generator_from_array(array: np.ndarray) -> np.random.Generator:
+    high, low, inc_high, inc_low, has_uint32, uinteger = (int(number) for number in array)
+    random = np.random.Generator(np.random.PCG64())
+    random.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": high * 2**64 + low, "inc": inc_high * 2**64 + inc_low},
+        "has_uint32": has_uint32,
+        "uinteger": uinteger,
+    }
+    return random

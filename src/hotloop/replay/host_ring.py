@@ -30,7 +30,7 @@ class HostRing:
     def sample(self, random: np.random.Generator, shape: tuple[int, ...]) -> Item:
         """Draw rows uniformly with replacement, as arrays of leading `shape`."""
         index = random.integers(self.size, size=shape)
-        rows: Item = jax.tree.map(lambda stored: stored[index], self.rows)
+        rows: Item = jax.tree.map(lambda stored: stored.take(index, axis=0), self.rows)
         return rows
 
     def arrays(self) -> dict[str, Any]:

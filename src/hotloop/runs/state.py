@@ -1,6 +1,6 @@
 """A pipeline's state as named arrays, and back."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -15,8 +15,8 @@ def to_arrays(state: Any) -> dict[str, np.ndarray]:
     return {_name(path): np.asarray(leaf) for path, leaf in leaves}  # sync
 
 
-def from_arrays(template: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Rebuild a state shaped like `template`, or raise ValueError naming what does not fit."""
+def from_arrays(template: Any, arrays: Mapping[str, np.ndarray], put: Callable[[Any], Any] = jax.device_put) -> Any:
+    """Rebuild a state shaped like `template`, or raise ValueError naming what does not fit; `put` takes it in."""
     leaves, treedef = jax.tree_util.tree_flatten_with_path(template)
     names = [_name(path) for path, _ in leaves]
     missing, unknown = sorted(set(names) - set(arrays)), sorted(set(arrays) - set(names))
@@ -29,7 +29,7 @@ def from_arrays(template: Any, arrays: Mapping[str, np.ndarray]) -> Any:
             raise ValueError(
                 f"the checkpoint's {name} is {array.dtype}{array.shape}, expected {leaf.dtype}{leaf.shape}"
             )
-        rebuilt.append(jax.device_put(array))
+        rebuilt.append(put(array))
     return jax.tree.unflatten(treedef, rebuilt)
 
 

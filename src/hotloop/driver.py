@@ -75,6 +75,8 @@ class Driver:
         steps = self.session.read().env_steps
         self.logged_at = steps
         self.reporter.say(f"resuming {self.folder.path} at env step {steps:,}")
+        if not self.assembly.on_device:
+            self.reporter.say("the envs themselves cannot be saved: they begin new episodes, so bits will differ")
         return self._drive(resumed_at=steps)
 
     def _compile(self) -> None:

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from hotloop.envs import device, snake_features
+from hotloop.envs import device
 from hotloop.envs.cartpole import CartPole, CartPoleState
 from hotloop.envs.device import DeviceEnv, Transition, make_env, reset_all, step_all
 from hotloop.envs.gymnasium import IDS, GymnasiumEnv, GymnasiumVectorEnv
-from hotloop.envs.snake import Snake
 from hotloop.registry import ENVS
 from hotloop.spec_reading import SpecError
 
@@ -32,7 +31,7 @@ class Case(NamedTuple):
 # One of each registered env; of a family of envs, or of one that shows itself in several ways, a few that differ.
 CASES = [
     *(Case(name) for name in ENVS if ":" not in name),
-    *(Case("snake", (("obs", kind),)) for kind in snake_features.SIZES if kind != Snake().obs),
+    *(Case("snake", (("obs", kind),)) for kind in ("enhanced", "grid")),  # the dearest features, and an image
     Case("gymnax:CartPole-v1"),
     Case("gymnax:FourRooms-misc"),  # integers
     Case("gymnax:Breakout-MinAtar"),  # an image

@@ -83,7 +83,7 @@ def test_an_evaluation_that_is_not_finite_is_never_the_best(tmp_path, monkeypatc
     def to_host(_):
         return Episodes(np.full(4, outcomes.pop(0)), np.full(4, 10), {})
 
-    monkeypatch.setattr("hotloop.driver.to_host", to_host)
+    monkeypatch.setattr("hotloop.pipelines.device_session.to_host", to_host)
     run = package.train(TINY, out=tmp_path / "run", **{"stop.steps": 1000, "evaluation.every": 200})
     assert outcomes == []
     best = json.loads((run.path / "best" / "manifest.json").read_text())

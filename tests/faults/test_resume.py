@@ -96,14 +96,13 @@ def test_a_finished_run_is_resumed_without_harm_and_says_that_it_is_done(hotloop
     assert manifest(finished)["digests"] == digests
 
 
-@pytest.mark.parametrize("obs", ["enhanced", "grid"])
-def test_snakes_that_were_interrupted_end_in_the_same_bits(tmp_path, obs):
+def test_snakes_that_were_interrupted_end_in_the_same_bits(tmp_path):
     """Also when the first part ended amid a period: its last line and checkpoint are all that differs."""
     import hotloop
 
     spec = {
         **TINY,
-        "env": {"id": "snake", "num_envs": 8, "options": {"grid": 6, "obs": obs, "max_steps": 40}},
+        "env": {"id": "snake", "num_envs": 8, "options": {"grid": 6, "max_steps": 40}},
         "updates_per_step": 0.125,
         "evaluation": {"every": 400, "episodes": 4, "max_steps": 40},
     }

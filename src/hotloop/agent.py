@@ -10,9 +10,8 @@ import numpy as np
 from hotloop.assembly import Assembly
 from hotloop.envs import host_recording
 from hotloop.envs.device import Drawable
-from hotloop.envs.host import HostEnvs, make_vector_env
-from hotloop.evaluate import Episodes, episodes_program, record, to_host
-from hotloop.pipelines.sync import MOST_EVALUATED_AT_ONCE, play
+from hotloop.envs.host import HostEnvs
+from hotloop.evaluate import episodes_program, play_on_host, record, to_host
 from hotloop.runs.pictures import write_gif
 from hotloop.spec_reading import SpecError
 
@@ -52,7 +51,9 @@ class Agent:
     def evaluate(self, episodes: int = 100, seed: int = 0) -> dict[str, float]:
         """Play greedy episodes on the device; returns their figures."""
         if isinstance(self.env, HostEnvs):
-            return self._play_on_host(episodes, seed).summary()
+            return play_on_host(
+                self.spec, lambda obs: np.asarray(self._greedy(self.params, obs)), episodes, seed
+            ).summary()
         run = jax.jit(episodes_program(self.env, self.engine, episodes, self.spec.evaluation.max_steps))
         return to_host(run(self.params, jax.random.key(seed))).summary()
 
@@ -76,15 +77,6 @@ class Agent:
         every = max(1, round(env.render_fps / FRAMES_PER_SECOND))
         frames = record(env, self.engine, self.params, key, max_steps, every)
         return write_gif(frames, Path(path), env.render_fps / every)
-
-    def _play_on_host(self, episodes: int, seed: int) -> Episodes:
-        env = self.spec.env
-        envs = HostEnvs(make_vector_env(env.id, min(episodes, MOST_EVALUATED_AT_ONCE), env.options))
-        try:
-            limit = self.spec.evaluation.max_steps
-            return play(envs, lambda obs: np.asarray(self._greedy(self.params, obs)), episodes, limit, seed)
-        finally:
-            envs.close()
 
     def _batch(self, obs: Any) -> tuple[Any, bool]:
         if isinstance(self.env, HostEnvs):

@@ -65,7 +65,10 @@ def profile(
 ) -> Run:
     """Train as `train` does, to the same bits, then say where the time went: `run.profile`, profile.json and .png."""
     driver = _new_run(spec, out, network, device_env, reporter, overrides)
-    if not driver.assembly.on_device:
+    from hotloop.pipelines.device_session import DeviceSession
+
+    session = driver.session
+    if not isinstance(session, DeviceSession):
         env = driver.spec.env.id
         raise SpecError(
             f"stages are timed for device envs only so far; `hotloop profile --env {env}` profiles its code"
@@ -80,7 +83,7 @@ def profile(
         return Run(driver.folder.path, result)
     from hotloop.profiling.run import profile_run
 
-    state = driver.session.first_state()
+    state = session.first_state()
     result["profile"] = profile_run(driver.assembly, state, result, driver.folder, driver.reporter)
     return Run(driver.folder.path, result)
 

@@ -1,7 +1,6 @@
 """The command line. Each command imports what it needs when it runs, so that help is instant."""
 
 import json
-import math
 import os
 import re
 import sys
@@ -308,16 +307,9 @@ def _report(work: Any, as_json: bool) -> None:
 
 
 def _print_json(data: dict[str, Any]) -> None:
-    """Print strict JSON: a figure that is not finite becomes null."""
-    typer.echo(json.dumps(_strict(data), allow_nan=False))
+    from hotloop.runs.metrics import finite
 
-
-def _strict(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {name: _strict(value) for name, value in data.items()}
-    if isinstance(data, list):
-        return [_strict(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
+    typer.echo(json.dumps(finite(data), allow_nan=False))
 
 
 def _one_line(error: Exception) -> str:

@@ -9,9 +9,15 @@ import numpy as np
 
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.device import DeviceEnv, Drawable, reset_all
+from hotloop.envs.host import HostEnvs, make_vector_env
+from hotloop.spec import Spec
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+MOST_HOST_ENVS = 16
+"""Envs on the host that play at once."""
 
 
 class Episodes(NamedTuple):
@@ -77,6 +83,36 @@ def to_host(result: Any) -> Episodes:
     """Bring the outcome of an episodes program to the host."""
     episode_return, length, info = jax.device_get(result)  # sync
     return Episodes(episode_return, length, info)
+
+
+def play_on_host(spec: Spec, greedy: Callable[[Any], np.ndarray], episodes: int, seed: int) -> Episodes:
+    """Greedy episodes of a Gymnasium env, on envs of their own."""
+    envs = HostEnvs(make_vector_env(spec.env.id, min(episodes, MOST_HOST_ENVS), spec.env.options))
+    try:
+        return play(envs, greedy, episodes, spec.evaluation.max_steps, seed)
+    finally:
+        envs.close()
+
+
+def play(envs: HostEnvs, greedy: Callable[[Any], np.ndarray], wanted: int, limit: int, seed: int) -> Episodes:
+    """Play `wanted` episodes, as equally many in each env as can be."""
+    share_N = np.full(envs.num_envs, wanted // envs.num_envs) + (np.arange(envs.num_envs) < wanted % envs.num_envs)
+    returns: list[float] = []
+    lengths: list[int] = []
+    return_N, length_N = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
+    obs = envs.reset(seed)
+    while (share_N > 0).any():
+        step = envs.step(greedy(obs).astype(np.int32))
+        obs = step.obs
+        return_N += np.where(step.valid, step.reward, 0.0)
+        length_N += step.valid
+        for i in np.flatnonzero(step.terminated | step.truncated | (length_N >= limit)):
+            if share_N[i] > 0:
+                returns.append(float(return_N[i]))
+                lengths.append(int(length_N[i]))
+            share_N[i] -= 1
+            return_N[i], length_N[i] = 0.0, 0
+    return Episodes(np.array(returns, np.float32), np.array(lengths, np.int32), {})
 
 
 def record(

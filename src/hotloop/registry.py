@@ -52,10 +52,10 @@ def is_device_env(env_id: str) -> bool:
     return env_id in ENVS or f"{env_id.partition(':')[0]}:NAME" in ENVS
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """Return `; did you mean 'x'?` or the list of what is known: the tail of an error about a name."""
+def nearest(name: str, known: list[str], otherwise: str = "") -> str:
+    """The tail of an error about a name: the nearest known one, else `otherwise` or all that are known."""
     match = get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean '{match[0]}'?" if match else f"known: {', '.join(sorted(known))}"
+    return f"did you mean '{match[0]}'?" if match else otherwise or f"known: {', '.join(sorted(known))}"
 
 
 def load(registry: Mapping[str, Entry], name: str, what: str) -> Any:

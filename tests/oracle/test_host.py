@@ -11,7 +11,8 @@ from hotloop.engines.host_acting import q_function
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.host import HostEnvs, NotFinite
 from hotloop.envs.host_spaces import actions, observations
-from hotloop.pipelines.sync import Sync, play
+from hotloop.evaluate import play
+from hotloop.pipelines.sync import Sync
 from hotloop.replay.host_ring import HostRing
 from hotloop.replay.ring import Item
 from hotloop.spec_reading import SpecError, parse_spec

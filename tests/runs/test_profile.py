@@ -76,7 +76,7 @@ def test_the_fused_block_is_timed_as_it_runs(hotloop, tmp_path):
         )
         profile = ran.json["profile"]
         run_us = profile["block"]["env_steps"] / profile["env_steps_per_s"] * 1e6
-        assert run_us / 4 < profile["fused_us"] < run_us * 4, rule
+        assert run_us / 8 < profile["fused_us"] < run_us * 8, rule
         target = next(row for row in profile["stages"] if row["stage"] == "target")
         assert (target["us_per_block"] > 0) == (rule == "double")
 

@@ -10,7 +10,8 @@ from hotloop.engines.jax.engine import JaxEngine
 from hotloop.spec import DuelingHead, Mlp, Network, Spec
 
 NUMPY_WORK = 2_000_000
-"""Multiplications of a forward pass up to which NumPy is chosen."""
+"""Multiplications of a forward pass up to which NumPy is chosen: below, it takes about half of XLA's time (27 against
+52 us for two layers of 64 and 16 envs); from about twice as many on they are level."""
 
 _ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "relu": lambda x: np.maximum(x, 0.0),

@@ -4,7 +4,6 @@ All three of Gymnasium's autoreset modes come out the same: `final_obs` is the s
 next step starts from, and a step in which an env was only reset is not `valid`: nothing was done in it.
 """
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -45,9 +44,9 @@ def make_vector_env(env_id: str, num_envs: int, options: dict[str, Any]) -> Any:
     except ModuleNotFoundError as error:
         raise SpecError(f"env.id {env_id}: there is no module {error.name}; is it installed, is it spelt so?") from None
     except gym.error.UnregisteredEnv:
-        near = get_close_matches(env_id, [*registry.ENVS, *gym.registry], n=1, cutoff=0.5)
-        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(registry.ENVS)}, and any Gymnasium id"
-        raise SpecError(f"env.id: unknown env '{env_id}'; {hint} (module:Id imports the module first)") from None
+        ours = f"known: {', '.join(registry.ENVS)}, and any Gymnasium id (module:Id imports the module first)"
+        hint = registry.nearest(env_id, [*registry.ENVS, *gym.registry], otherwise=ours)
+        raise SpecError(f"env.id: unknown env '{env_id}'; {hint}") from None
     except Exception as error:  # whatever the user's own code raises
         raise SpecError(f"env.id {env_id}: {type(error).__name__}: {error}") from error
 

@@ -58,6 +58,3 @@ class Session(Protocol):
 
     def weights(self, index: int) -> Any:
         """Flat weight vector of one seed."""
-
-    def first_state(self) -> Any:
-        """The whole state of the first seed, for a profile."""

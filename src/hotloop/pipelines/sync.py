@@ -10,8 +10,8 @@ import numpy as np
 
 from hotloop.engines.host_acting import q_function
 from hotloop.engines.jax.engine import METRICS, JaxEngine, LearnerState
-from hotloop.envs.host import HostEnvs, HostStep, make_vector_env
-from hotloop.evaluate import Episodes
+from hotloop.envs.host import HostEnvs, HostStep
+from hotloop.evaluate import Episodes, play_on_host
 from hotloop.learning import schedules
 from hotloop.pipelines.fused import Totals
 from hotloop.pipelines.session import Reading
@@ -19,8 +19,6 @@ from hotloop.replay import ring
 from hotloop.replay.host_ring import HostRing
 from hotloop.runs.state import from_arrays, to_arrays
 from hotloop.spec import EpsilonGreedy, Spec
-
-MOST_EVALUATED_AT_ONCE = 16
 
 
 class Sync:
@@ -58,7 +56,7 @@ class HostSession:
         batches = jax.tree.map(
             lambda leaf: np.zeros((block.updates, batch, *leaf.shape), leaf.dtype), self.pipeline.row
         )
-        # Called once instead of compiled ahead: a call of a jitted function costs half of one compiled ahead.
+        # Called once, so that it is compiled before the clock runs.
         self._learn = jax.jit(self._update, donate_argnums=0)
         jax.block_until_ready(self._learn(self._fresh_learner(), batches, np.int32(0), np.int32(0)))
 
@@ -190,15 +188,12 @@ class HostSession:
         self._begin_episodes()
 
     def evaluate(self) -> list[Episodes]:
-        """Greedy episodes on envs of their own; each env plays its share, so that short ones are not over-counted."""
-        wanted, limit = self.spec.evaluation.episodes, self.spec.evaluation.max_steps
-        envs = HostEnvs(make_vector_env(self.spec.env.id, min(wanted, MOST_EVALUATED_AT_ONCE), self.spec.env.options))
-        try:
-            return [
-                play(envs, lambda obs: np.argmax(self.q(self.params, obs), axis=-1), wanted, limit, self._eval_seed())
-            ]
-        finally:
-            envs.close()
+        """Greedy episodes on envs of their own."""
+
+        def greedy(obs_N: Any) -> np.ndarray:
+            return np.argmax(self.q(self.params, obs_N), axis=-1)
+
+        return [play_on_host(self.spec, greedy, self.spec.evaluation.episodes, self._eval_seed())]
 
     def _eval_seed(self) -> int:
         return int(np.random.SeedSequence([self.seed, self.env_steps, 1]).generate_state(1)[0])
@@ -206,31 +201,6 @@ class HostSession:
     def weights(self, index: int) -> Any:
         """Flat weight vector."""
         return self.learner.params
-
-    def first_state(self) -> Any:
-        """Nothing that stages could be timed on."""
-        return None
-
-
-def play(envs: HostEnvs, greedy: Any, wanted: int, limit: int, seed: int) -> Episodes:
-    """Play `wanted` episodes, as equally many in each env as can be."""
-    share_N = np.full(envs.num_envs, wanted // envs.num_envs) + (np.arange(envs.num_envs) < wanted % envs.num_envs)
-    returns: list[float] = []
-    lengths: list[int] = []
-    return_N, length_N = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
-    obs = envs.reset(seed)
-    while (share_N > 0).any():
-        step = envs.step(greedy(obs).astype(np.int32))
-        obs = step.obs
-        return_N += np.where(step.valid, step.reward, 0.0)
-        length_N += step.valid
-        for i in np.flatnonzero(step.terminated | step.truncated | (length_N >= limit)):
-            if share_N[i] > 0:
-                returns.append(float(return_N[i]))
-                lengths.append(int(length_N[i]))
-            share_N[i] -= 1
-            return_N[i], length_N[i] = 0.0, 0
-    return Episodes(np.array(returns, np.float32), np.array(lengths, np.int32), {})
 
 
 def _generator_to_array(random: np.random.Generator) -> np.ndarray:

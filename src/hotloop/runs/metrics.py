@@ -37,7 +37,7 @@ class Metrics:
 
     def write(self, kind: str, env_steps: int, values: dict[str, Any]) -> None:
         """Write one line; values that are not finite become null."""
-        values = {name: _finite(value) for name, value in values.items()}
+        values = finite(values)
         self._lines.write(json.dumps({"kind": kind, "env_steps": env_steps, **values}) + "\n")
         self._lines.flush()
         scalars = {TAGS[name]: value for name, value in values.items() if name in TAGS and value is not None}
@@ -68,9 +68,10 @@ def _trim(path: Path, last_step: int) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in kept))
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same data for JSON that every language reads: a number that is not finite becomes null."""
     if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
+        return {name: finite(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,7 +7,7 @@ from hotloop.engines.jax import setup
 from hotloop.registry import ENGINES, PIPELINES
 from hotloop.registry import load as load_registered
 from hotloop.replay.plan import MemoryPlan, available_host_memory
-from hotloop.spec import CustomNetwork, Spec
+from hotloop.spec import CustomNetwork, Replay, Spec
 from hotloop.spec_reading import SpecError
 
 if TYPE_CHECKING:
@@ -21,6 +21,16 @@ class Own(NamedTuple):
 
     network: Any = None
     env: Any = None
+
+
+def _of_the_host_replay(spec: Spec) -> str | None:
+    """The first choice that only the replay on the host knows, if there is one."""
+    plain, replay = Replay(), spec.replay
+    names = ("sampling", "n_step", "newest_in_batch", "stacked_frames", "hindsight")
+    for name in names:
+        if getattr(replay, name) != getattr(plain, name):
+            return f"replay.{name}"
+    return None if spec.log.save_replay else "log.save_replay: false"
 
 
 class Assembly:
@@ -63,17 +73,32 @@ class Assembly:
         from hotloop.envs.host import HostEnvs, make_vector_env
 
         env = self.spec.env
-        self.env = HostEnvs(make_vector_env(env.id, env.num_envs, env.options))
+        made = make_vector_env(env.id, env.num_envs, env.options, env.vectorization, env.info)
+        self.env = HostEnvs(made, env.info)
         return self.env.observations.shapes, self.env.actions.size
 
     def _choose_pipeline(self) -> tuple[str, str]:
-        wanted, fits = self.spec.pipeline, "fused" if self.on_device else "sync"
+        spec, wanted = self.spec, self.spec.pipeline
         kind = "a device env" if self.on_device else "a Gymnasium env, stepped on the host"
-        if wanted not in ("auto", fits):
-            raise SpecError(f"pipeline {wanted} does not serve {self.spec.env.id}, which is {kind}; use {fits} or auto")
-        if not self.on_device and self.spec.seeds > 1:
-            raise SpecError(f"seeds is {self.spec.seeds}, but {self.spec.env.id} is {kind}; train one seed at a time")
-        return fits, f"the env is {kind}" if wanted == "auto" else "as the spec says"
+        fitting = ("fused", "sync") if self.on_device else ("sync", "concurrent")
+        if wanted not in ("auto", *fitting):
+            raise SpecError(
+                f"pipeline {wanted} does not serve {spec.env.id}, which is {kind}; use {' or '.join(fitting)}, or auto"
+            )
+        if not self.on_device and spec.seeds > 1:
+            raise SpecError(f"seeds is {spec.seeds}, but {spec.env.id} is {kind}; train one seed at a time")
+        if self.on_device and (unserved := _of_the_host_replay(spec)):
+            raise SpecError(
+                f"{unserved} is not for device envs yet, whose replay is uniform, of whole one-step transitions; train "
+                "on the Gymnasium form of the env"
+            )
+        if wanted != "auto":
+            return wanted, "as the spec says"
+        if self.on_device:
+            return "fused", f"the env is {kind}"
+        if setup.is_image_network(spec):
+            return "concurrent", f"the env is {kind}, and learning from images takes long enough to step meanwhile"
+        return "sync", f"the env is {kind}"
 
     def session(self, seeds: list[int]) -> "Session":
         """The pipeline with its state, for the host loop to drive."""
@@ -85,7 +110,7 @@ class Assembly:
         from hotloop.pipelines.seeds import SeedAxis
 
         block, axis, replay = self.spec.block, SeedAxis(self.spec.seeds), self.pipeline.num_bytes()
-        row_bytes = replay // self.pipeline.capacity
+        row_bytes = self.pipeline.row_bytes
         times = f" x {axis.rows} seeds" if axis.count > 1 else ""
         parts = {
             f"replay of {self.pipeline.capacity:,} transitions{times}": axis.rows * replay,

@@ -232,6 +232,7 @@ def _is_for_the_user(error: Exception) -> bool:
         "SpecError",
         "Diverged",
         "NotFinite",
+        "EnvFailed",
     )
 
 

@@ -18,6 +18,7 @@ import psutil
 from hotloop.agent import Agent
 from hotloop.assembly import Assembly
 from hotloop.envs.host import NotFinite
+from hotloop.envs.serial import EnvFailed
 from hotloop.pipelines.session import Reading
 from hotloop.progress import Reporter
 from hotloop.runs import checkpoint, statistics
@@ -55,6 +56,7 @@ class Driver:
         self.clock = _Clock()
         self.seconds_to_first_update: float | None = None
         self.seconds_to_stop: float | None = None
+        self.stages_before: dict[str, float] = {}
         self.interrupted = False
 
     def train(self) -> dict[str, Any]:
@@ -67,7 +69,7 @@ class Driver:
     def resume(self, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> dict[str, Any]:
         """Run on from a checkpoint."""
         try:
-            self.session.restore(arrays)
+            lost = self.session.restore(arrays)
             self.best_return, self.evaluation = _known(facts, len(self.seeds))
         except ValueError as error:
             raise SpecError(f"{self.folder.path}: {error}") from None
@@ -75,8 +77,8 @@ class Driver:
         steps = self.session.read().env_steps
         self.logged_at = steps
         self.reporter.say(f"resuming {self.folder.path} at env step {steps:,}")
-        if not self.assembly.on_device:
-            self.reporter.say("the envs themselves cannot be saved: they begin new episodes, so bits will differ")
+        for line in lost:
+            self.reporter.warn(line)
         return self._drive(resumed_at=steps)
 
     def _compile(self) -> None:
@@ -105,26 +107,28 @@ class Driver:
                 # About half a second a chunk: short enough for Ctrl-C, long enough not to be seen in the speed.
                 pace = max(1, min(int(blocks * SECONDS_PER_CHUNK / seconds), 8 * pace))
                 self._stop_if_diverged(host)
-                if _crossed(before, host, spec.log.every):
-                    self._log(host)
-                    self.session.forget_totals()
-                if spec.evaluation.every and _crossed(before, host, spec.evaluation.every):
-                    self._run_evaluation(host)
-                if _crossed(before, host, spec.log.checkpoint_every):
-                    self._checkpoint(host)
-                self._show(host)
+                with self.session.spans["log"]:
+                    if _crossed(before, host, spec.log.every):
+                        self._log(host)
+                        self.session.forget_totals()
+                    if spec.evaluation.every and _crossed(before, host, spec.evaluation.every):
+                        self._run_evaluation(host)
+                    if _crossed(before, host, spec.log.checkpoint_every):
+                        self._checkpoint(host)
+                    self._show(host)
             self.seconds_to_stop = _since_process_start()
             return self._finish(host, stop, interrupted=interrupts.seen is not None)
 
     def _advance(self, blocks: int) -> None:
         try:
             self.session.advance(blocks)
-        except NotFinite as error:
+        except (NotFinite, EnvFailed) as error:
             now = self.session.read()
             self._log(now)
             self._checkpoint(now)
             self._try("metrics", self.metrics.close)
-            raise NotFinite(f"{error} (env step {now.env_steps:,}); it was not stored, and the run is saved") from None
+            saved = f"(env step {now.env_steps:,}); it was not stored, and the run is saved"
+            raise type(error)(f"{error} {saved}") from error
 
     def _blocks_to_next_event(self, env_steps: int) -> int:
         spec = self.spec
@@ -182,7 +186,15 @@ class Driver:
         self.logged_at = host.env_steps
         steps_per_s, updates_per_s = self.clock.lap()
         speed = {"env_steps_per_s": round(steps_per_s, 1), "updates_per_s": round(updates_per_s, 1)}
-        self._try("metrics", lambda: self.metrics.write("train", host.env_steps, {**self._figures(host), **speed}))
+        figures = {**self._figures(host), **speed, **self.session.own_figures(), **self._stages()}
+        self._try("metrics", lambda: self.metrics.write("train", host.env_steps, figures))
+
+    def _stages(self) -> dict[str, Any]:
+        """Seconds each stage took since the last line, for pipelines whose stages run on the host."""
+        seconds = self.session.spans.seconds()
+        lap = {name: round(total - self.stages_before.get(name, 0.0), 6) for name, total in seconds.items()}
+        self.stages_before = seconds
+        return {"stage_seconds": lap} if len(lap) > 1 else {}
 
     def _figures(self, host: Reading) -> dict[str, Any]:
         """What a line of metrics says: means over the seeds, and with several of them each one's own."""

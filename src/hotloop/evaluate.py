@@ -87,7 +87,9 @@ def to_host(result: Any) -> Episodes:
 
 def play_on_host(spec: Spec, greedy: Callable[[Any], np.ndarray], episodes: int, seed: int) -> Episodes:
     """Greedy episodes of a Gymnasium env, on envs of their own."""
-    envs = HostEnvs(make_vector_env(spec.env.id, min(episodes, MOST_HOST_ENVS), spec.env.options))
+    env, options = spec.env, {**spec.env.options, **spec.evaluation.options}
+    made = make_vector_env(env.id, min(episodes, MOST_HOST_ENVS), options, env.vectorization, env.info)
+    envs = HostEnvs(made, env.info)
     try:
         return play(envs, greedy, episodes, spec.evaluation.max_steps, seed)
     finally:
@@ -99,6 +101,7 @@ def play(envs: HostEnvs, greedy: Callable[[Any], np.ndarray], wanted: int, limit
     share_N = np.full(envs.num_envs, wanted // envs.num_envs) + (np.arange(envs.num_envs) < wanted % envs.num_envs)
     returns: list[float] = []
     lengths: list[int] = []
+    infos: dict[str, list[float]] = {key: [] for key in envs.info_keys}
     return_N, length_N = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
     obs = envs.reset(seed)
     while (share_N > 0).any():
@@ -106,13 +109,17 @@ def play(envs: HostEnvs, greedy: Callable[[Any], np.ndarray], wanted: int, limit
         obs = step.obs
         return_N += np.where(step.valid, step.reward, 0.0)
         length_N += step.valid
-        for i in np.flatnonzero(step.terminated | step.truncated | (length_N >= limit)):
-            if share_N[i] > 0:
+        for i in np.flatnonzero(step.terminated | step.truncated | step.failed | (length_N >= limit)):
+            if share_N[i] > 0 and not step.failed[i]:
                 returns.append(float(return_N[i]))
                 lengths.append(int(length_N[i]))
-            share_N[i] -= 1
+                for key, values in infos.items():
+                    values.append(float(step.info[key][i]))
+            share_N[i] -= not step.failed[i]
             return_N[i], length_N[i] = 0.0, 0
-    return Episodes(np.array(returns, np.float32), np.array(lengths, np.int32), {})
+    return Episodes(
+        np.array(returns, np.float32), np.array(lengths, np.int32), {k: np.array(v) for k, v in infos.items()}
+    )
 
 
 def record(

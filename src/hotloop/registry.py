@@ -31,7 +31,8 @@ ENGINES: Mapping[str, Entry] = {
 }
 PIPELINES: Mapping[str, Entry] = {
     "fused": Entry("hotloop.pipelines.fused:Fused", "envs, acting, replay and updates in one XLA program"),
-    "sync": Entry("hotloop.pipelines.sync:Sync", "envs on the host and updates in turn; for any Gymnasium env"),
+    "sync": Entry("hotloop.pipelines.sync:pipeline", "envs, acting and replay on the host, then updates, in turn"),
+    "concurrent": Entry("hotloop.pipelines.concurrent:pipeline", "envs step on the host while the updates run"),
 }
 BENCHES: Mapping[str, Entry] = {
     "update": Entry("hotloop.bench.update:run", "one gradient step against eager PyTorch and its own matrix products"),
@@ -41,6 +42,7 @@ BENCHES: Mapping[str, Entry] = {
     "flood": Entry("hotloop.bench.flood:run", "flood fill on 768 Snake boards against Python and NumPy"),
     "env": Entry("hotloop.bench.env:run", "256 Snakes against the same rules in PyTorch and Python loops"),
     "snake": Entry("hotloop.bench.snake:run", "Snake training against a slow pipeline and each remedy for it"),
+    "sum_tree": Entry("hotloop.bench.sum_tree:run", "draws and updates of prioritised replay against a tree in Python"),
     "learning": Entry(
         "hotloop.bench.learning:run", "CartPole until solved and Snake beside its reference scores, several seeds each"
     ),

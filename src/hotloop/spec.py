@@ -133,6 +133,11 @@ class Env(_Section):
     """Environments stepped together. Changes speed, not how much is learned per transition."""
     options: dict[str, Any] = {}
     """Passed to the env's constructor."""
+    vectorization: Literal["auto", "native", "sync", "async"] = "auto"
+    """How a Gymnasium env is multiplied. native: by its own vector entry point. sync: one after the other. async: each
+    in a process of its own, for envs that are slow in Python. auto: native if it has one, else sync."""
+    info: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Keys of a Gymnasium env's `info` whose value at the end of each episode becomes a metric."""
 
 
 class Mlp(_Section):
@@ -267,15 +272,62 @@ class Boltzmann(_Section):
     """Temperature, a number or a schedule in env steps."""
 
 
+class Uniform(_Section):
+    """Every transition is as likely as any other; drawn with replacement."""
+
+    kind: Literal["uniform"] = "uniform"
+
+
+class Prioritized(_Section):
+    """Transitions are drawn in proportion to (|TD error| + `epsilon`)^`alpha`, and weighted by how rare that makes it.
+
+    A new transition gets the largest priority seen so far."""
+
+    kind: Literal["prioritized"]
+    alpha: float = Field(default=0.6, ge=0, le=1)
+    """How much the TD error counts: 0 is uniform."""
+    beta: Schedule = Linear(kind="linear", start=0.4, end=1.0, steps=100_000)
+    """How much of the bias the importance weights take back, a number or a schedule in env steps: 1 is all of it."""
+    epsilon: float = Field(default=1e-6, gt=0)
+    """Keeps every transition possible."""
+
+
+class Hindsight(_Section):
+    """For envs with goals: each episode is stored again as if what it reached had been the goal.
+
+    Needs observations with `observation`, `achieved_goal` and `desired_goal`, and an env with `compute_reward`."""
+
+    goals: Literal["final", "future", "episode"] = "future"
+    """final: what the episode's last step reached. future: what a random later step reached, drawn for each
+    transition. episode: the same with any step of the episode."""
+    relabelled: PositiveInt = 4
+    """Copies stored of each episode, besides the episode itself."""
+
+
 class Replay(_Section):
     """Where experience is kept."""
 
     capacity: PositiveInt = 100_000
-    """Transitions kept; rounded down to a multiple of a block's transitions."""
+    """Transitions kept; rounded down to a multiple of a block's transitions in the fused pipeline."""
     start: PositiveInt = 1_000
     """Env steps collected before the first gradient step."""
     batch_size: PositiveInt = 64
-    """Transitions per gradient step, drawn uniformly with replacement."""
+    """Transitions per gradient step."""
+    sampling: Annotated[Annotated[Uniform | Prioritized, Field(discriminator="kind")], _or("uniform")] = Uniform()
+    """Which transitions are drawn."""
+    n_step: int = Field(default=1, ge=1, le=64)
+    """Rewards summed before the bootstrap; fewer where an episode ends."""
+    newest_in_batch: bool = False
+    """Put one of the newest transitions into every batch (combined experience replay): the j-th batch of a block has
+    the j-th newest."""
+    stacked_frames: int = Field(default=1, ge=1, le=64)
+    """Frames an observation stacks along its first axis, newest last. Above 1, each frame is stored once and stacks are
+    rebuilt when they are drawn."""
+    storage: Literal["auto", "whole", "shared"] = "auto"
+    """whole: both observations in every row. shared: each observation once, for the transition that leads to it and the
+    one that begins there. auto: shared from 1 KiB an observation on. The fused pipeline stores them whole."""
+    hindsight: Hindsight | None = None
+    """Also learn from what was reached instead of what was wanted."""
 
 
 class Evaluation(_Section):
@@ -287,6 +339,8 @@ class Evaluation(_Section):
     """Episodes per evaluation, one per environment, all at once."""
     max_steps: PositiveInt = 100_000
     """Steps after which an endless episode counts as it stands."""
+    options: dict[str, Any] = {}
+    """Changes to `env.options` for evaluations, such as rewards that are not clipped."""
 
 
 class Stop(_Section):
@@ -309,6 +363,9 @@ class Log(_Section):
     """Env steps between checkpoints; there is always one at the end."""
     checkpoints: int = Field(default=2, ge=1)
     """Checkpoints kept, besides the best."""
+    save_replay: bool = True
+    """Whether a checkpoint holds the replay too (host pipelines). Without it a resumed run collects `replay.start` env
+    steps again before it learns."""
 
 
 class Guard(_Section):
@@ -384,10 +441,13 @@ class Spec(_Section):
         for path, schedule in (
             ("optimizer.learning_rate", self.optimizer.learning_rate),
             ("exploration", self.exploration_schedule),
+            *([("replay.sampling.beta", self.beta_schedule)] if self.beta_schedule else []),
         ):
             for name, number in _ends(schedule).items():
                 if number < 0:
                     raise ValueError(f"{path}.{name} is {number:g}; it cannot be negative")
+        if self.beta_schedule and max(_ends(self.beta_schedule).values()) > 1:
+            raise ValueError("replay.sampling.beta goes above 1; 1 takes back all of the bias")
         explored = _ends(self.exploration_schedule).values()
         if isinstance(self.exploration, EpsilonGreedy):
             if max(explored) > 1:
@@ -396,6 +456,11 @@ class Spec(_Section):
             raise ValueError("exploration.temperature reaches 0; it must stay above (try end: 0.01)")
         if self.stop.steps + block.env_steps >= 2**31:  # steps are counted in int32, up to a whole block
             raise ValueError(f"stop.steps is {self.stop.steps}; use at most {2**31 - 1 - block.env_steps}")
+        replay = self.replay
+        if replay.hindsight and (replay.n_step > 1 or replay.stacked_frames > 1 or replay.storage == "shared"):
+            raise ValueError("replay.hindsight stores whole one-step transitions; use n_step: 1, stacked_frames: 1")
+        if replay.stacked_frames > 1 and replay.storage == "whole":
+            raise ValueError("replay.stacked_frames stores each frame once, but replay.storage is whole; use auto")
         for names, name, what in (
             (registry.ENGINES, self.engine, "engine"),
             ({"auto": None, **registry.PIPELINES}, self.pipeline, "pipeline"),
@@ -415,6 +480,11 @@ class Spec(_Section):
         if isinstance(self.exploration, EpsilonGreedy):
             return self.exploration.epsilon
         return self.exploration.temperature
+
+    @property
+    def beta_schedule(self) -> Constant | Linear | Exponential | Step | Cosine | Periodic | None:
+        """Exponent of the importance weights, when the replay is prioritised."""
+        return self.replay.sampling.beta if isinstance(self.replay.sampling, Prioritized) else None
 
 
 def _ends(schedule: Any) -> dict[str, float]:

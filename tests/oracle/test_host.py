@@ -12,7 +12,7 @@ from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.host import HostEnvs, NotFinite
 from hotloop.envs.host_spaces import actions, observations
 from hotloop.evaluate import play
-from hotloop.pipelines.sync import Sync
+from hotloop.pipelines import concurrent, sync
 from hotloop.replay.host_ring import HostRing
 from hotloop.replay.ring import Item
 from hotloop.spec_reading import SpecError, parse_spec
@@ -20,8 +20,8 @@ from hotloop.spec_reading import SpecError, parse_spec
 ENVS = 3
 
 
-def session_of(mode, spoil=None, **more):
-    """A begun run of the sync pipeline on counting envs."""
+def session_of(mode, spoil=None, pipeline=sync, **more):
+    """A begun run of a host pipeline on counting envs."""
     spec = parse_spec(
         {
             "env": {"id": "counting", "num_envs": ENVS},
@@ -34,19 +34,29 @@ def session_of(mode, spoil=None, **more):
     )
     envs = HostEnvs(counting_envs(ENVS, mode, spoil))
     engine = JaxEngine(spec, envs.observations.shapes, envs.actions.size)
-    session = Sync(spec, envs, engine).session([3])
+    session = pipeline.pipeline(spec, envs, engine).session([3])
     session.compile()
     session.begin()
     return session
 
 
+def stored(session):
+    """All transitions that can be drawn, oldest first."""
+    ring = session.replay.ring
+    rows = ring.take(np.arange(ring.inserted - ring.size, ring.inserted))
+    return rows._replace(s_tm1=session.replay.store.take(rows.s_tm1), s_t=session.replay.store.take(rows.s_t))
+
+
+@pytest.mark.parametrize("storage", ["whole", "shared"])
+@pytest.mark.parametrize("pipeline", [sync, concurrent])
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_every_stored_row_is_a_real_step_of_one_episode(mode):
-    session = session_of(mode)
+def test_every_stored_row_is_a_real_step_of_one_episode(mode, pipeline, storage):
+    replay = {"capacity": 40, "start": 12, "batch_size": 8, "storage": storage}
+    session = session_of(mode, pipeline=pipeline, replay=replay)
     seen = set()
     for _ in range(60):
         session.advance(1)
-        rows = jax.tree.map(lambda stored: stored[: session.replay.size], session.replay.rows)
+        rows = stored(session)
         for before, action, reward, discount, after in zip(*rows, strict=True):
             (env, episode, t), (next_env, next_episode, next_t) = before, after
             length = LENGTHS[int(episode + env) % len(LENGTHS)]
@@ -82,7 +92,7 @@ def test_a_reward_that_is_not_finite_names_the_env_and_is_not_stored():
     session = session_of(AutoresetMode.SAME_STEP, spoil=(1, 2, 1))
     with pytest.raises(NotFinite, match="env 1 gave a reward"):
         session.advance(100)
-    rows = session.replay.rows.r_t[: session.replay.size]
+    rows = stored(session).r_t
     assert np.isfinite(rows).all()
     assert session.replay.size > 3
 
@@ -102,12 +112,15 @@ def test_a_restored_session_has_the_same_learner_replay_and_counters():
     kept = {name: np.array(array) for name, array in session.arrays().items()}
     other = session_of(AutoresetMode.NEXT_STEP)
     other.restore(kept)
-    assert all((other.arrays()[name] == kept[name]).all() for name in kept)
-    assert (other.env_steps, other.blocks) == (40 * ENVS, 40)
-    other.advance(5)
-    assert other.read().updates[0] == session.read().updates[0] + 5, "no burst of updates that were missed"
-    kept["replay/position"] = np.int64(40)
-    with pytest.raises(ValueError, match="position 40"):
+    same = [name for name in kept if name.startswith(("learner", "replay/ring", "counters", "random", "owed"))]
+    assert all((other.arrays()[name] == kept[name]).all() for name in same)
+    assert other.blocks == 40
+    assert other.env_steps < 40 * ENVS, "steps in which an env was only reset are no transitions"
+    before, steps = other.read().updates[0], other.env_steps
+    other.advance(30)
+    assert other.read().updates[0] - before == pytest.approx((other.env_steps - steps) / ENVS, abs=1), "no burst"
+    kept["replay/ring/size"] = np.int64(41)
+    with pytest.raises(ValueError, match="41 valid rows"):
         session_of(AutoresetMode.NEXT_STEP).restore(kept)
 
 
@@ -119,13 +132,14 @@ def test_the_host_ring_is_a_list_of_the_newest_rows():
         count = int(random.integers(1, 8))
         values = np.arange(count, dtype=np.float32) + 100 * step
         valid = random.random(count) < 0.7
-        ring.insert(Item(values, values, values, values, values), valid)
-        values_kept = values.copy()
-        values[:] = -1  # what was inserted is a copy
-        naive = (naive + values_kept[valid].tolist())[-10:]
-        assert sorted(ring.rows.r_t[: ring.size].tolist()) == sorted(naive)
+        chosen = values[valid]
+        values_kept = chosen.copy()
+        ring.insert(Item(chosen, chosen, chosen, chosen, chosen))
+        chosen[:] = -1  # what was inserted is a copy
+        naive = (naive + values_kept.tolist())[-10:]
+        assert ring.take(np.arange(ring.inserted - ring.size, ring.inserted)).r_t.tolist() == naive
         if naive:
-            drawn = ring.sample(random, (3, 50)).r_t
+            drawn = ring.take(ring.draw(random, (3, 50))).r_t
             assert drawn.shape == (3, 50)
             assert set(drawn.reshape(-1).tolist()) <= set(naive)
 

@@ -154,7 +154,7 @@ def _vector(env_id: str, options: dict[str, Any]) -> list[Finding]:
     envs.reset(0)
     for _ in range(STEPS // 5):
         envs.step(random.integers(envs.actions.size, size=2).astype(np.int32))
-    how = type(envs.env.unwrapped).__name__
+    how = type(getattr(envs.env, "unwrapped", envs.env)).__name__
     envs.close()
     return [Finding("ok", f"as a vector: {how}, autoreset {envs.autoreset.value}")]
 

@@ -105,6 +105,19 @@ class GymnasiumVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             infos.update(final_obs=t.final_obs, _final_obs=done_N, final_info=t.info, _final_info=done_N)
         return np.array(t.obs), t.reward.astype(np.float64), t.terminated, t.truncated, infos
 
+    def get_state(self) -> dict[str, Any]:
+        """All of it as arrays, for a checkpoint."""
+        key = np.asarray(jax.random.key_data(self._key))
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(self._state)]
+        return {"state": leaves, "key": key, "t": np.int64(self._t)}
+
+    def set_state(self, saved: dict[str, Any]) -> None:
+        """Go on from what `get_state` gave."""
+        self._state = jax.tree.unflatten(
+            jax.tree.structure(self._state), [jnp.asarray(leaf) for leaf in saved["state"]]
+        )
+        self._key, self._t = jax.random.wrap_key_data(jnp.asarray(saved["key"])), int(saved["t"])
+
 
 IDS: dict[str, dict[str, Any]] = {
     "hotloop/CartPole-v1": {"env_id": "cartpole"},

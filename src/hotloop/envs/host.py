@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from hotloop import registry
 from hotloop.envs.host_spaces import actions, observations
+from hotloop.envs.serial import EnvFailed, SerialEnvs
 from hotloop.spec_reading import SpecError
 
 
@@ -26,22 +27,38 @@ class HostStep(NamedTuple):
     terminated: np.ndarray
     truncated: np.ndarray
     valid: np.ndarray
+    began: np.ndarray  # `obs` is the first observation of an episode
+    failed: np.ndarray  # the env raised and was built anew
+    info: dict[str, np.ndarray]  # chosen keys, float64, NaN where the env gave none
 
 
-def make_vector_env(env_id: str, num_envs: int, options: dict[str, Any]) -> Any:
-    """Build N envs: by the env's own vector entry point if it has one, else one after the other."""
-    module, _, name = env_id.rpartition(":")
+def make_vector_env(
+    env_id: str,
+    num_envs: int,
+    options: dict[str, Any],
+    vectorization: str = "auto",
+    info_keys: tuple[str, ...] = (),
+) -> Any:
+    """Build N envs: by the env's own vector entry point if it has one, else one after the other, or in processes."""
     try:
-        if module:
-            import_module(module)  # which registers the env; gym.spec would not
-        spec = gym.spec(name)
-        if spec.vector_entry_point is not None:
+        spec = gym.spec(_registered(env_id))
+        is_native = spec.vector_entry_point is not None
+        if vectorization == "native" and not is_native:
+            raise SpecError(f"env.vectorization is native, but {env_id} has no vector entry point; use sync or async")
+        if vectorization == "native" or (vectorization == "auto" and is_native):
             return gym.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **options)
-        # Reset by us: with SAME_STEP Gymnasium keeps the last observation of an env that reuses its array, and the
-        # reset then overwrites it.
-        reset_by_us = {"autoreset_mode": AutoresetMode.DISABLED}
-        return gym.make_vec(env_id, num_envs, vectorization_mode="sync", vector_kwargs=reset_by_us, **options)
+        if vectorization == "async":
+            # Reset by us: with SAME_STEP Gymnasium keeps the last observation of an env that reuses its array, and
+            # the reset then overwrites it.
+            reset_by_us = {"autoreset_mode": AutoresetMode.DISABLED}
+            return gym.make_vec(env_id, num_envs, vectorization_mode="async", vector_kwargs=reset_by_us, **options)
+        return SerialEnvs(lambda: gym.make(env_id, disable_env_checker=True, **options), num_envs, info_keys)
+    except SpecError:
+        raise
     except ModuleNotFoundError as error:
+        if error.name in EXTRAS:
+            extra = EXTRAS[error.name]
+            raise SpecError(f"env.id {env_id} needs the package {error.name}; pip install 'hotloop[{extra}]'") from None
         raise SpecError(f"env.id {env_id}: there is no module {error.name}; is it installed, is it spelt so?") from None
     except gym.error.UnregisteredEnv:
         ours = f"known: {', '.join(registry.ENVS)}, and any Gymnasium id (module:Id imports the module first)"
@@ -51,16 +68,31 @@ def make_vector_env(env_id: str, num_envs: int, options: dict[str, Any]) -> Any:
         raise SpecError(f"env.id {env_id}: {type(error).__name__}: {error}") from error
 
 
+def _registered(env_id: str) -> str:
+    """The id without its module, which is imported: that registers the env; gym.spec would not."""
+    module, _, name = env_id.rpartition(":")
+    if not module and name.startswith("ALE/"):
+        module = "ale_py"
+    if module:
+        import_module(module)
+    return name
+
+
+EXTRAS = {"ale_py": "atari", "Box2D": "box2d", "pygame": "box2d"}
+"""Packages that envs of Gymnasium's own need, and the extra that brings them."""
+
+
 class HostEnvs:
     """A Gymnasium vector env, watched over."""
 
-    def __init__(self, env: Any) -> None:
-        self.env, self.num_envs = env, int(env.num_envs)
+    def __init__(self, env: Any, info_keys: tuple[str, ...] = ()) -> None:
+        self.env, self.num_envs, self.info_keys = env, int(env.num_envs), info_keys
         self.observations = observations(env.single_observation_space)
         self.actions = actions(env.single_action_space)
         mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self.autoreset = AutoresetMode(mode) if not isinstance(mode, AutoresetMode) else mode
-        self._ended = np.zeros(self.num_envs, bool)
+        self._ended, self._none = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
+        self._missing = np.full(self.num_envs, np.nan)
 
     def reset(self, seed: int) -> Any:
         """Begin an episode in every env."""
@@ -70,14 +102,20 @@ class HostEnvs:
 
     def step(self, chosen_N: np.ndarray) -> HostStep:
         """Act in every env."""
-        obs, reward, terminated, truncated, infos = self.env.step(self.actions.decode(chosen_N))
+        try:
+            obs, reward, terminated, truncated, infos = self.env.step(self.actions.decode(chosen_N))
+        except EnvFailed:
+            raise
+        except Exception as error:  # whatever the user's own code raises
+            raise EnvFailed(f"the vector env raised {type(error).__name__}: {error}") from error
         terminated, truncated = np.array(terminated, bool), np.array(truncated, bool)
         seen = self._seen(obs)
-        ended, valid = terminated | truncated, np.ones(self.num_envs, bool)
-        final = seen
+        ended, failed = terminated | truncated, infos.get("failed", self._none)
+        final, began, valid = seen, ended, ~failed
+        info = {key: self._info(key, infos, ended) for key in self.info_keys}
         if self.autoreset == AutoresetMode.NEXT_STEP:
             valid = ~self._ended  # an env that had ended was reset in this step, and nothing else
-            self._ended = ended & valid
+            began, self._ended = self._ended, ended & valid
         elif ended.any():
             if self.autoreset == AutoresetMode.SAME_STEP:
                 final = self._with_final(seen, infos, ended)
@@ -86,11 +124,59 @@ class HostEnvs:
                 seen = self._seen(fresh)
         reward = np.array(reward, np.float32)
         self._refuse_what_is_not_finite(reward, final, valid)
-        return HostStep(seen, final, reward, terminated & valid, truncated & valid, valid)
+        return HostStep(seen, final, reward, terminated & valid, truncated & valid, valid, began | failed, failed, info)
+
+    def _info(self, key: str, infos: dict[str, Any], ended: np.ndarray) -> np.ndarray:
+        """One key of the infos; where an episode ended it must be there."""
+        source = infos
+        if self.autoreset == AutoresetMode.SAME_STEP and ended.any():
+            source = infos.get("final_info", infos)
+        values = np.asarray(source.get(key, self._missing), np.float64)
+        if ended.any() and np.isnan(values[ended]).any():
+            known = sorted(name for name in source if not name.startswith("_"))
+            raise SpecError(f"env.info: the env gave no '{key}' at the end of an episode; it gave {known}")
+        return values
+
+    def goals(self, env_id: str, options: dict[str, Any]) -> Any:
+        """An env apart, which says what a step would earn with another goal (`compute_reward`)."""
+        return self.env.envs[0].unwrapped if isinstance(self.env, SerialEnvs) else gym.make(env_id, **options).unwrapped
+
+    @property
+    def failures(self) -> int:
+        """Times an env raised and was built anew."""
+        return int(getattr(self.env, "failures", 0))
 
     def close(self) -> None:
         """Let the envs go."""
         self.env.close()
+
+    # -- saving ----------------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, Any]:
+        """What a checkpoint can hold of the envs: all of their state if they offer it, else their random numbers."""
+        parts = self._parts()
+        if all(hasattr(part, "get_state") for part in parts):
+            return {"state": {str(i): part.get_state() for i, part in enumerate(parts)}, "ended": self._ended}
+        generators = [getattr(part, "np_random", None) for part in parts]
+        if any(not isinstance(getattr(g, "bit_generator", None), np.random.PCG64) for g in generators):
+            return {}
+        return {"random": np.stack([generator_to_array(generator) for generator in generators if generator])}
+
+    def restore(self, arrays: dict[str, Any]) -> bool:
+        """Take back what `arrays` gave, after a reset; returns whether the episodes go on where they were."""
+        parts = self._parts()
+        for i, part in enumerate(parts):
+            if "state" in arrays:
+                part.set_state(arrays["state"][str(i)])
+            elif "random" in arrays:
+                part.np_random = generator_from_array(arrays["random"][i])
+        if "state" in arrays:
+            self._ended = np.array(arrays["ended"])
+        return "state" in arrays
+
+    def _parts(self) -> list[Any]:
+        envs = self.env.envs if isinstance(self.env, SerialEnvs) else [self.env]
+        return [env.unwrapped for env in envs]
 
     def _seen(self, obs: Any) -> Any:
         return self.observations.encode(obs)
@@ -124,6 +210,26 @@ class HostEnvs:
 
 class NotFinite(Exception):
     """An env gave a NaN or an infinity; the message names it."""
+
+
+def generator_to_array(random: np.random.Generator) -> np.ndarray:
+    """All of a PCG64 generator's state: two numbers of 128 bits, and half a draw that may be left over."""
+    state: Any = random.bit_generator.state
+    halves = [half for name in ("state", "inc") for half in divmod(state["state"][name], 2**64)]
+    return np.array([*halves, state["has_uint32"], state["uinteger"]], np.uint64)
+
+
+def generator_from_array(array: np.ndarray) -> np.random.Generator:
+    """Take back what `generator_to_array` gave."""
+    high, low, inc_high, inc_low, has_uint32, uinteger = (int(number) for number in array)
+    random = np.random.Generator(np.random.PCG64())
+    random.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": high * 2**64 + low, "inc": inc_high * 2**64 + inc_low},
+        "has_uint32": has_uint32,
+        "uinteger": uinteger,
+    }
+    return random
 
 
 def _one_of(last: Any, index: int) -> Any:

@@ -1,5 +1,6 @@
 """A session whose state lives on the device: the fused pipeline, of one seed or of several side by side."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ from hotloop.pipelines.fused import Fused, FusedState
 from hotloop.pipelines.seeds import SeedAxis
 from hotloop.pipelines.session import Reading
 from hotloop.runs.state import from_arrays, to_arrays
+from hotloop.spans import Spans
 
 
 class DeviceSession:
@@ -18,9 +20,12 @@ class DeviceSession:
 
     state: FusedState
 
-    def __init__(self, pipeline: Fused, seeds: list[int]) -> None:
+    def __init__(self, pipeline: Fused, seeds: list[int], advance: Callable[..., FusedState] | None = None) -> None:
+        """`advance` stands in for the compiled program that runs blocks."""
         self.pipeline, self.spec, self.seeds = pipeline, pipeline.spec, seeds
         self.axis = SeedAxis(len(seeds))
+        self.spans = Spans("log")
+        self._advance: Any = advance
 
     def compile(self) -> None:
         """Compile the program that begins a run, the one that advances it, and the one that plays."""
@@ -28,7 +33,8 @@ class DeviceSession:
         state, evaluation = self.axis.shapes(one), self.spec.evaluation
         seeds, keys = (self.axis.stack([value] * len(self.seeds)) for value in (jnp.uint32(0), jax.random.key(0)))
         self._init = self.axis.jit(self.pipeline.init).lower(seeds).compile()
-        self._advance = self.axis.jit_in_place(self.pipeline.advance).lower(state, self._blocks(1)).compile()
+        if self._advance is None:
+            self._advance = self.axis.jit_in_place(self.pipeline.advance).lower(state, self._blocks(1)).compile()
         if evaluation.every:
             env, engine = self.pipeline.env, self.pipeline.engine
             program = episodes_program(env, engine, evaluation.episodes, evaluation.max_steps)
@@ -38,11 +44,12 @@ class DeviceSession:
         """Start from nothing."""
         self.state = self._init(self.axis.stack([jnp.uint32(seed) for seed in self.seeds]))
 
-    def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Start from what `arrays` returned."""
+    def restore(self, arrays: dict[str, np.ndarray]) -> list[str]:
+        """Start from what `arrays` returned: all of it."""
         one = jax.eval_shape(self.pipeline.init, jnp.uint32(0))
         self.state = self.axis.put(from_arrays(self.axis.kept_shapes(one), arrays))
         self.pipeline.check_state(self.state)
+        return []
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All of the state, by name."""
@@ -62,6 +69,10 @@ class DeviceSession:
         if len(self.seeds) == 1:
             return Reading(*jax.tree.map(lambda leaf: leaf[None], read))
         return Reading(*self.axis.without_idle(read))
+
+    def own_figures(self) -> dict[str, float]:
+        """Nothing beside a Reading."""
+        return {}
 
     def forget_totals(self) -> None:
         """Zeros in the same places: the compiled program wants its arrays where they were."""

@@ -165,6 +165,11 @@ class Fused:
 
         return DeviceSession(self, seeds)
 
+    @property
+    def row_bytes(self) -> int:
+        """Memory of one transition."""
+        return self.num_bytes() // self.capacity
+
     def num_bytes(self) -> int:
         """Device memory of the replay, before it is allocated."""
         return ring.num_bytes(self.capacity, self.row)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from hotloop.evaluate import Episodes
+from hotloop.spans import Spans
 
 
 class Reading(NamedTuple):
@@ -38,8 +39,10 @@ class Session(Protocol):
     def begin(self) -> None:
         """Start from nothing."""
 
-    def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Start from what `arrays` returned, or raise ValueError naming what does not fit."""
+    spans: Spans
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> list[str]:
+        """Start from what `arrays` returned; says what could not be restored, or raises ValueError."""
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All of the state, by name: what a checkpoint holds."""
@@ -49,6 +52,9 @@ class Session(Protocol):
 
     def read(self) -> Reading:
         """Bring over the numbers of the present state; waits for it."""
+
+    def own_figures(self) -> dict[str, float]:
+        """What a line of metrics says of this session beside what is in a Reading."""
 
     def forget_totals(self) -> None:
         """Start the sums of the next line of metrics."""

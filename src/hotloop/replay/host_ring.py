@@ -1,4 +1,7 @@
-"""The host ring: transitions in NumPy arrays, written a vector step at a time and sampled K batches at once."""
+"""The host ring: rows in NumPy arrays, written a vector step at a time and drawn K batches at once.
+
+Rows are numbered in the order they came; number i lies in place i % capacity. The newest `size` of them are valid.
+"""
 
 from typing import Any
 
@@ -12,39 +15,60 @@ class HostRing:
     """The newest `capacity` rows; `row` gives shapes and dtypes of one."""
 
     def __init__(self, capacity: int, row: Item) -> None:
-        self.capacity, self.size, self.position = capacity, 0, 0
+        self.capacity, self.size, self.inserted = capacity, 0, 0
+        self.row = row
         # Not zeros: memory that is never written is never touched, so a large ring costs what is in it.
         self.rows: Item = jax.tree.map(lambda leaf: np.empty((capacity, *leaf.shape), leaf.dtype), row)
+        self._columns = jax.tree.leaves(self.rows)
 
-    def insert(self, items: Item, valid: np.ndarray) -> None:
-        """Copy the valid ones of M rows in, over the oldest."""
-        chosen = np.flatnonzero(valid)
-        places = (self.position + np.arange(len(chosen))) % self.capacity
-        if len(chosen) == len(valid):
-            jax.tree.map(lambda stored, new: stored.__setitem__(places, new), self.rows, items)
-        else:
-            jax.tree.map(lambda stored, new: stored.__setitem__(places, new[chosen]), self.rows, items)
-        self.position = int((self.position + len(chosen)) % self.capacity)
-        self.size = int(min(self.size + len(chosen), self.capacity))
+    def insert(self, items: Item) -> np.ndarray:
+        """Copy M rows in, over the oldest; returns their places."""
+        columns = jax.tree.leaves(items)
+        count = len(columns[0])
+        if count > self.capacity:  # only the newest of them can stay
+            columns = [column[count - self.capacity :] for column in columns]
+            self.inserted += count - self.capacity
+            count = self.capacity
+        places = np.arange(self.inserted, self.inserted + count) % self.capacity
+        for stored, new in zip(self._columns, columns, strict=True):
+            stored[places] = new
+        self.inserted += count
+        self.size = min(self.size + count, self.capacity)
+        return places
 
-    def sample(self, random: np.random.Generator, shape: tuple[int, ...]) -> Item:
-        """Draw rows uniformly with replacement, as arrays of leading `shape`."""
-        index = random.integers(self.size, size=shape)
-        rows: Item = jax.tree.map(lambda stored: stored.take(index, axis=0), self.rows)
+    def drop_oldest(self, count: int) -> np.ndarray:
+        """Let the oldest rows go; returns their places."""
+        first = self.inserted - self.size
+        self.size -= count
+        return np.arange(first, first + count) % self.capacity
+
+    def draw(self, random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Numbers of rows, uniform with replacement."""
+        return self.inserted - self.size + random.integers(self.size, size=shape)
+
+    def take(self, numbers: np.ndarray) -> Item:
+        """The rows with these numbers."""
+        places = numbers % self.capacity
+        rows: Item = jax.tree.map(lambda column: column.take(places, axis=0), self.rows)
         return rows
 
     def arrays(self) -> dict[str, Any]:
-        """What is in it, for a checkpoint: only rows that are valid."""
-        return {
-            "rows": jax.tree.map(lambda stored: stored[: self.size], self.rows),
-            "position": np.int64(self.position),
-            "size": np.int64(self.size),
-        }
+        """What is in it, for a checkpoint: every row that was ever written."""
+        used = min(self.inserted, self.capacity)
+        rows = jax.tree.map(lambda stored: stored[:used], self.rows)
+        return {"rows": rows, "inserted": np.int64(self.inserted), "size": np.int64(self.size)}
+
+    def template(self, inserted: int) -> dict[str, Any]:
+        """Shapes of what `arrays` gives when so many rows were ever inserted."""
+        used = min(max(inserted, 0), self.capacity)
+        rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((used, *leaf.shape), leaf.dtype), self.row)
+        return {"rows": rows, "inserted": np.int64(0), "size": np.int64(0)}
 
     def restore(self, arrays: dict[str, Any]) -> None:
         """Take back what `arrays` gave, or raise ValueError."""
-        size, position = int(arrays["size"]), int(arrays["position"])
-        if not 0 <= size <= self.capacity or not 0 <= position < self.capacity:
-            raise ValueError(f"the checkpoint's ring has size {size} and position {position} of {self.capacity} rows")
-        jax.tree.map(lambda stored, kept: stored.__setitem__(slice(0, size), kept), self.rows, arrays["rows"])
-        self.size, self.position = size, position
+        size, inserted = int(arrays["size"]), int(arrays["inserted"])
+        if not 0 <= size <= min(inserted, self.capacity):
+            raise ValueError(f"the checkpoint's ring has {size} valid rows of {inserted} in {self.capacity} places")
+        used = min(inserted, self.capacity)
+        jax.tree.map(lambda stored, kept: stored.__setitem__(slice(0, used), kept), self.rows, arrays["rows"])
+        self.size, self.inserted = size, inserted

@@ -74,19 +74,22 @@ class JaxEngine:
         return jnp.where(coin_N < explore_N, random_N, jnp.argmax(q_NA, axis=-1).astype(jnp.int32))
 
     def update(
-        self, state: LearnerState, batches: Any, learning_rate: jax.Array
+        self, state: LearnerState, batches: Any, learning_rate: jax.Array, weight_KB: jax.Array | None = None
     ) -> tuple[LearnerState, jax.Array, jax.Array]:
-        """K gradient steps on K batches (leading axes K, B); returns TD errors (K, B) and METRICS sums."""
+        """K gradient steps on K batches (leading axes K, B); returns TD errors (K, B) and METRICS sums.
+
+        `weight_KB` scales the loss of each sample (importance weights of a prioritised replay).
+        """
         q_t_KBA = self.frozen_values(state.target, batches.s_t)
 
-        def one(carry: Any, batch_and_q: Any) -> Any:
+        def one(carry: Any, inputs: Any) -> Any:
             params, optimizer = carry
-            gradient, loss, td_B, q = self.gradient(params, *batch_and_q)
+            gradient, loss, td_B, q = self.gradient(params, *inputs)
             params, optimizer, norm, finite = self.step(params, optimizer, gradient, loss, learning_rate)
             return (params, optimizer), (td_B, jnp.stack([loss, norm, q, finite.astype(jnp.float32)]))
 
         (params, optimizer), (td_KB, metrics_KM) = jax.lax.scan(
-            one, (state.params, state.optimizer), (batches, q_t_KBA)
+            one, (state.params, state.optimizer), (batches, q_t_KBA, weight_KB)
         )
         # Counted here, once, from what the loop left behind.
         applied_K = metrics_KM[:, METRICS.index("applied")] > 0
@@ -105,7 +108,9 @@ class JaxEngine:
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), s_t_KB)
         return self.q_values(target, flat).reshape(*lead, self.num_actions)
 
-    def loss(self, params: Any, batch: Any, q_t_BA: jax.Array | None) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    def loss(
+        self, params: Any, batch: Any, q_t_BA: jax.Array | None, weight_B: jax.Array | None = None
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """Mean loss of one batch under the network's own parameters; beside it TD errors (B,) and the mean Q-value."""
         rule = self.spec.target.rule
         if rule == "target":
@@ -119,14 +124,15 @@ class JaxEngine:
         target_B = jax.lax.stop_gradient(targets.bootstrapped(batch.r_t, batch.discount_t, v_t_B))
         q_a_B = targets.value_of(self._network.apply(params, batch.s_tm1), batch.a_tm1, xp=jnp)
         td_B = target_B - q_a_B
-        return jnp.mean(self._penalty(td_B)), (td_B, jnp.mean(q_a_B))
+        penalty_B = self._penalty(td_B) if weight_B is None else weight_B * self._penalty(td_B)
+        return jnp.mean(penalty_B), (td_B, jnp.mean(q_a_B))
 
     def gradient(
-        self, params: jax.Array, batch: Any, q_t_BA: jax.Array | None
+        self, params: jax.Array, batch: Any, q_t_BA: jax.Array | None, weight_B: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Flat gradient of one batch's loss; loss, TD errors (B,) and mean Q-value."""
         of_loss = jax.value_and_grad(self.loss, has_aux=True)
-        (loss, (td_B, q)), grads = of_loss(self.layout.unflatten(params), batch, q_t_BA)
+        (loss, (td_B, q)), grads = of_loss(self.layout.unflatten(params), batch, q_t_BA, weight_B)
         return self.layout.flatten(grads), loss, td_B, q
 
     def step(

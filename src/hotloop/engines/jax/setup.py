@@ -14,8 +14,12 @@ _DEVICES = "xla_force_host_platform_device_count"
 def choose_threads(spec: Spec) -> int:
     """One XLA thread for small networks (handing work to a pool costs more than the work), all for images."""
     cores = os.cpu_count() or 1
-    is_image_network = isinstance(spec.network, Network) and isinstance(spec.network.torso, Cnn)
-    return max(1, cores // spec.seeds) if is_image_network else 1
+    return max(1, cores // spec.seeds) if is_image_network(spec) else 1
+
+
+def is_image_network(spec: Spec) -> bool:
+    """Whether learning is mostly convolutions."""
+    return isinstance(spec.network, Network) and isinstance(spec.network.torso, Cnn)
 
 
 def start(spec: Spec) -> dict[str, Any]:

@@ -1,0 +1,94 @@
+"""Gymnasium envs stepped one after the other in this process; one that raises is built anew and the others go on."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+FAILURES_IN_A_ROW = 10
+"""So many steps in a row of one env that raise end the run: it will not work the next time either."""
+
+
+class SerialEnvs:
+    """A vector env without autoreset. Gymnasium's own loses the whole vector step when one env raises."""
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
+
+    def __init__(self, make: Callable[[], Any], num_envs: int, info_keys: tuple[str, ...] = ()) -> None:
+        self._make, self.num_envs, self._info_keys = make, num_envs, info_keys
+        self.envs = [make() for _ in range(num_envs)]
+        self.single_observation_space: gym.Space[Any] = self.envs[0].observation_space
+        self.single_action_space: gym.Space[Any] = self.envs[0].action_space
+        self._seed, self.failures, self._in_a_row = 0, 0, np.zeros(num_envs, np.int64)
+        self.last_failure = ""
+        self._is_array = isinstance(self.single_observation_space, gym.spaces.Box)
+        self._out: Any = create_empty_array(self.single_observation_space, num_envs)
+        self._seen: list[Any] = [None] * num_envs
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in every env, or in those of `options["reset_mask"]`."""
+        if seed is not None:
+            self._seed = seed
+        mask = (options or {}).get("reset_mask")
+        for i in range(self.num_envs) if mask is None else np.flatnonzero(mask):
+            try:
+                self._seen[i], _ = self.envs[i].reset(seed=None if seed is None else (seed + int(i)) % 2**32)
+            except Exception as error:  # whatever the user's own code raises
+                self._rebuild(int(i), error)
+        return self._observations(), {}
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """Step every env; `infos["failed"]` marks those that raised: they have begun a new episode instead."""
+        count = self.num_envs
+        reward, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
+        infos: dict[str, Any] = {key: np.full(count, np.nan) for key in self._info_keys}
+        for i, env in enumerate(self.envs):
+            try:
+                self._seen[i], reward[i], terminated[i], truncated[i], info = env.step(actions[i])
+            except Exception as error:  # whatever the user's own code raises
+                self._rebuild(i, error)
+                infos.setdefault("failed", np.zeros(count, bool))[i] = True
+                continue
+            self._in_a_row[i] = 0
+            for key in self._info_keys:
+                if key in info:
+                    infos[key][i] = info[key]
+        return self._observations(), reward, terminated, truncated, infos
+
+    def close(self) -> None:
+        """Let the envs go."""
+        for env in self.envs:
+            env.close()
+
+    def _observations(self) -> Any:
+        if self._is_array:
+            for i, seen in enumerate(self._seen):
+                self._out[i] = seen
+            return self._out
+        return concatenate(self.single_observation_space, self._seen, self._out)
+
+    def _rebuild(self, i: int, error: Exception) -> None:
+        self.failures += 1
+        self._in_a_row[i] += 1
+        self.last_failure = f"{type(error).__name__}: {error}"
+        if self._in_a_row[i] >= FAILURES_IN_A_ROW:
+            raise EnvFailed(
+                f"env {i} failed {FAILURES_IN_A_ROW} times in a row, each time built anew; the last time with "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        with contextlib.suppress(Exception):  # it is broken already
+            self.envs[i].close()
+        self.envs[i] = self._make()
+        seed = int(np.random.SeedSequence([self._seed, i, self.failures]).generate_state(1)[0])
+        try:
+            self._seen[i], _ = self.envs[i].reset(seed=seed)
+        except Exception as again:
+            self._rebuild(i, again)
+
+
+class EnvFailed(Exception):
+    """An env raises whatever is done; the message names it and the error."""

@@ -1,0 +1,35 @@
+"""Envs step while the learner learns: on another thread, on batches drawn before, with acting weights that stand still.
+
+| in block b | |
+|---|---|
+| host loop | draws batches from what blocks 0 … b - 1 collected, then acts and steps with weights θ_b |
+| learner, from the draw on | takes the p gradient steps on those batches: θ_b becomes θ_b+1 |
+
+Both are waited for at the end of a block, so two runs of the same seed end in the same bits. Beside `sync` the
+gradient steps of a block come one block later, and act one block later; nothing else differs.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from hotloop.engines.jax.engine import JaxEngine
+from hotloop.envs.host import HostEnvs
+from hotloop.pipelines.host_session import HostPipeline, HostSession
+from hotloop.spec import Spec
+
+
+def pipeline(spec: Spec, envs: HostEnvs, engine: JaxEngine) -> HostPipeline:
+    """The concurrent pipeline of one spec."""
+    learner = ThreadPoolExecutor(1, thread_name_prefix="learner")
+
+    def block(run: HostSession) -> None:
+        batches = run.sample()
+        if batches is None:
+            run.collect()
+            return
+        learned = learner.submit(run.learn, batches)
+        try:
+            run.collect()
+        finally:
+            run.publish(batches, learned.result())  # sync
+
+    return HostPipeline(spec, envs, engine, block)

@@ -1,0 +1,340 @@
+"""A run whose envs, acting and replay are on the host: its state, and the stages that pipelines put in order.
+
+`collect` is a block's vector steps, `sample` its batches, `learn` its gradient steps, `publish` makes them count. Which
+of them follow each other and which run side by side is the pipeline's: `sync.py`, `concurrent.py`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from hotloop.engines.host_acting import q_function
+from hotloop.engines.jax.engine import METRICS, JaxEngine, LearnerState
+from hotloop.envs.host import HostEnvs, HostStep, generator_from_array, generator_to_array
+from hotloop.evaluate import Episodes, play_on_host
+from hotloop.learning import schedules
+from hotloop.pipelines.session import Reading
+from hotloop.replay.host import Batches, HostReplay, Step
+from hotloop.replay.limiter import Limiter
+from hotloop.runs.state import from_arrays, to_arrays
+from hotloop.spans import Spans
+from hotloop.spec import EpsilonGreedy, Spec
+
+STAGES = ("select", "step", "insert", "sample", "transfer", "update", "log")
+TRANSFER_APART = 1 << 20
+"""Bytes of a block's batches from which their way to the device is a stage of its own."""
+COUNTERS = ("env_steps", "episodes", "learned_from", "blocks", "start_at", "updated_at", "failures")
+
+
+class HostTotals(NamedTuple):
+    """Sums since the last line of metrics."""
+
+    update: Any  # METRICS
+    episodes: Any
+    episode_return: Any
+    episode_length: Any
+    info: dict[str, Any]
+
+
+class Learned(NamedTuple):
+    """What a block's gradient steps left behind."""
+
+    learner: LearnerState
+    sums: Any
+    td_KB: Any  # TD errors of the samples, when priorities want them
+
+
+class HostPipeline:
+    """Shapes and sizes of a run on the host; `block` is the pipeline: one unit of work on a session."""
+
+    def __init__(self, spec: Spec, envs: HostEnvs, engine: JaxEngine, block: "Callable[[HostSession], None]") -> None:
+        self.spec, self.envs, self.engine, self.block = spec, envs, engine, block
+        self.capacity = spec.replay.capacity
+        goals = envs.goals(spec.env.id, spec.env.options) if spec.replay.hindsight else None
+        self.replay = HostReplay(spec.replay, spec.discount, envs.observations.shapes, envs.num_envs, goals)
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory of one transition in a batch."""
+        return self.replay.row_bytes
+
+    def num_bytes(self) -> int:
+        """Host memory of the replay, before it is allocated."""
+        return self.replay.num_bytes()
+
+    def session(self, seeds: list[int]) -> "HostSession":
+        """Its state, for the host loop to drive."""
+        return HostSession(self, seeds[0])
+
+
+class HostSession:
+    """Envs, replay and learner of a run, and how far it is."""
+
+    totals: HostTotals
+    env_steps: int
+    episodes: int
+    learned_from: int
+    blocks: int
+    start_at: int  # env steps from which on it learns
+    updated_at: int  # env steps up to which the schedules of the learner have been followed
+    failures: int  # envs that raised and were built anew
+
+    def __init__(self, pipeline: HostPipeline, seed: int) -> None:
+        self.pipeline, self.spec, self.seed = pipeline, pipeline.spec, seed
+        self.envs, self.engine, self.replay = pipeline.envs, pipeline.engine, pipeline.replay
+        self.block = self.spec.block  # worked out once: it is asked for in every block
+        self.limiter = Limiter(self.block.env_steps)
+        self.spans = Spans(*STAGES)
+        self._exploration = self.spec.exploration_schedule.model_dump()
+        self._beta = self.spec.beta_schedule.model_dump() if self.spec.beta_schedule else None
+        size = self.block.updates * self.spec.replay.batch_size * self.replay.row_bytes
+        # Small batches travel with the call: a transfer of their own takes longer than they do.
+        self.transfers_apart = size >= TRANSFER_APART
+        self.q, self.acts_with = q_function(self.spec, self.engine, self.envs.num_envs)
+
+    def compile(self) -> None:
+        """Compile acting and the update for the shapes they will see."""
+        block, batch = self.block, self.spec.replay.batch_size
+        shapes = self.envs.observations.shapes
+        row = self.replay.row._replace(s_tm1=shapes, s_t=shapes)
+        items = jax.tree.map(lambda leaf: np.zeros((block.updates, batch, *leaf.shape), leaf.dtype), row)
+        weight = np.ones((block.updates, batch), np.float32) if self._beta else None
+        # Called once, so that all is compiled before the clock runs.
+        self._learn = jax.jit(self._update, donate_argnums=0)
+        learner = self._fresh_learner()
+        self.q(
+            _acting_copy(learner, self.acts_with),
+            jax.tree.map(lambda leaf: np.zeros((self.envs.num_envs, *leaf.shape), leaf.dtype), shapes),
+        )
+        jax.block_until_ready(self._learn(learner, items, weight, np.int32(0), np.int32(0)))
+
+    def _update(self, learner: LearnerState, items: Any, weight: Any, before: jax.Array, after: jax.Array) -> Any:
+        """What is compiled: a block's gradient steps, then the target copies it has earned."""
+        learner, td_KB, sums = self.engine.update(learner, items, self.engine.learning_rate(before), weight)
+        every = self.spec.target.every
+        return Learned(
+            self.engine.move_target(learner, after // every - before // every), sums, td_KB if self._beta else None
+        )
+
+    def begin(self) -> None:
+        """Fresh weights, an empty replay, an episode begun in every env."""
+        self.learner = self._fresh_learner()
+        self.replay.allocate()
+        self.random = np.random.Generator(np.random.PCG64(self.seed))
+        for name in COUNTERS:
+            setattr(self, name, 0)
+        self.start_at = self.spec.replay.start
+        self._begin_episodes()
+
+    def _fresh_learner(self) -> LearnerState:
+        learner: LearnerState = jax.jit(self.engine.init)(jax.random.key(self.seed))
+        return learner
+
+    def _begin_episodes(self) -> None:
+        self.obs = self.envs.reset(int(np.random.SeedSequence([self.seed, self.blocks]).generate_state(1)[0]))
+        self.replay.begin(self.obs)
+        self.episode_return = np.zeros(self.envs.num_envs, np.float64)
+        self.episode_length = np.zeros(self.envs.num_envs, np.int64)
+        self._act_with(self.learner)
+        self.forget_totals()
+
+    def advance(self, blocks: int) -> None:
+        """Run so many blocks, or fewer when a stop rule fires within."""
+        stop, guard = self.spec.stop, self.spec.guard
+        for _ in range(blocks):
+            if stop.episodes is not None and self.episodes >= stop.episodes:
+                return
+            self.pipeline.block(self)
+            self.blocks += 1
+            if self.skipped_in_a_row >= guard.skips_in_a_row:
+                return
+
+    # -- stages ----------------------------------------------------------------------------------------
+
+    def collect(self) -> None:
+        """A block's vector steps with the acting weights; earns the gradient steps that follow."""
+        before = self.env_steps
+        for _ in range(self.block.vector_steps):
+            self._vector_step()
+        if self.env_steps >= self.start_at and self.replay.size:
+            self.limiter.earn(self.env_steps - before)
+        else:
+            self.updated_at = self.env_steps
+
+    def _vector_step(self) -> None:
+        spans = self.spans
+        with spans["select"]:
+            action_N = self._act(self.obs, self.env_steps + np.arange(self.envs.num_envs))
+        with spans["step"]:
+            step = self.envs.step(action_N)
+        with spans["insert"]:
+            kept = Step(step.obs, step.final_obs, action_N, *step[2:7])
+            self.replay.insert(kept, self.random)
+            self.obs = step.obs
+            self.env_steps += int(np.count_nonzero(step.valid))
+            self._count_episodes(step)
+
+    def sample(self) -> Batches | None:
+        """The batches of a block, if its gradient steps are due."""
+        if not self.limiter.take():
+            return None
+        block, beta, self.learns_at = self.block, 1.0, self.env_steps
+        with self.spans["sample"]:
+            if self._beta:
+                beta = float(schedules.value_at(np.float32(self.env_steps), xp=np, **self._beta))
+            return self.replay.sample(self.random, (block.updates, self.spec.replay.batch_size), beta)
+
+    def learn(self, batches: Batches) -> Learned:
+        """The gradient steps on these batches, done when it returns. Touches nothing but the learner's weights."""
+        items, weight = batches.items, batches.weight
+        if self.transfers_apart:
+            with self.spans["transfer"]:
+                items, weight = jax.block_until_ready(jax.device_put((items, weight)))  # sync
+        with self.spans["update"]:
+            before, after = np.int32(self.updated_at), np.int32(self.learns_at)
+            learned: Learned = jax.block_until_ready(self._learn(self.learner, items, weight, before, after))  # sync
+        return learned
+
+    def publish(self, batches: Batches, learned: Learned) -> None:
+        """From now on act with the new weights and draw by the new priorities."""
+        self.learner, self.updated_at = learned.learner, self.learns_at
+        self.learned_from = self.learned_from or self.learns_at
+        self._act_with(self.learner)
+        self.totals = self.totals._replace(update=self.totals.update + np.asarray(learned.sums))
+        if learned.td_KB is not None:
+            with self.spans["sample"]:
+                self.replay.learned(batches, np.asarray(learned.td_KB))
+
+    def _act_with(self, learner: LearnerState) -> None:
+        self.params = _acting_copy(learner, self.acts_with)
+        self.skipped_in_a_row = int(learner.skipped_in_a_row)
+
+    def _act(self, obs_N: Any, steps_N: np.ndarray) -> np.ndarray:
+        q_NA, random = self.q(self.params, obs_N), self.random
+        explore_N = schedules.value_at(steps_N.astype(np.float32), xp=np, **self._exploration)
+        if not isinstance(self.spec.exploration, EpsilonGreedy):
+            noise = random.gumbel(size=q_NA.shape)
+            return np.argmax(q_NA / np.reshape(explore_N, (-1, 1)) + noise, axis=-1).astype(np.int32)
+        coin_N, any_N = random.random(len(q_NA)), random.integers(q_NA.shape[1], size=len(q_NA))
+        return np.where(coin_N < explore_N, any_N, np.argmax(q_NA, axis=-1)).astype(np.int32)
+
+    def _count_episodes(self, step: HostStep) -> None:
+        self.episode_return += np.where(step.valid, step.reward, 0.0)
+        self.episode_length += step.valid
+        ended = step.terminated | step.truncated
+        if ended.any():
+            totals = self.totals
+            self.episodes += int(ended.sum())
+            self.totals = totals._replace(
+                episodes=totals.episodes + int(ended.sum()),
+                episode_return=totals.episode_return + float(self.episode_return[ended].sum()),
+                episode_length=totals.episode_length + float(self.episode_length[ended].sum()),
+                info={key: total + float(step.info[key][ended].sum()) for key, total in totals.info.items()},
+            )
+        over = ended | step.failed  # an episode that failed is not counted
+        if over.any():
+            self.failures += int(step.failed.sum())
+            self.episode_return[over] = 0.0
+            self.episode_length[over] = 0
+
+    # -- what the host loop asks for -------------------------------------------------------------------
+
+    def read(self) -> Reading:
+        """The numbers of the present state."""
+        learner = jax.device_get(self.learner)
+        counts = (learner.updates, learner.skipped, learner.skipped_in_a_row)
+        numbers = (self.env_steps, self.episodes, self.learned_from, *counts)
+        each: Any = [np.atleast_1d(np.asarray(number)) for number in numbers]
+        each.append(jax.tree.map(lambda total: np.asarray(total)[None], self.totals))
+        return Reading(*each)
+
+    def own_figures(self) -> dict[str, float]:
+        """What a line of metrics says beside the usual: the env's own figures, failures, how full the replay is."""
+        count = self.totals.episodes
+        info = {f"{key}_mean": total / count for key, total in self.totals.info.items()} if count else {}
+        return {**info, "env_failures": self.failures, "replay_size": self.replay.size}
+
+    def forget_totals(self) -> None:
+        """Start the sums of the next line of metrics."""
+        info = dict.fromkeys(self.spec.env.info, 0.0)
+        self.totals = HostTotals(np.zeros(len(METRICS), np.float32), 0, 0.0, 0.0, info)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Learner, replay and counters, and of the envs what they let be saved."""
+        parts = {
+            "learner": self.learner,
+            "random": generator_to_array(self.random),
+            "counters": {name: np.int64(getattr(self, name)) for name in COUNTERS},
+            "owed": np.int64(self.limiter.owed),
+            "envs": self._of_envs(),
+        }
+        if self.spec.log.save_replay:
+            parts["replay"] = self.replay.arrays()
+        return to_arrays(parts)
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> list[str]:
+        """Take back what `arrays` gave; returns what could not be restored, in words."""
+        self.begin()
+        has_replay = any(name.startswith("replay/") for name in arrays)
+        template = {
+            "learner": jax.eval_shape(self.engine.init, jax.random.key(0)),
+            "random": np.zeros(6, np.uint64),
+            "counters": {name: np.int64(0) for name in COUNTERS},
+            "owed": np.int64(0),
+            "envs": self._of_envs(),
+        }
+        if has_replay:
+            inserted, written = (
+                int(arrays.get(f"replay/{name}", np.int64(0))) for name in ("ring/inserted", "store/written")
+            )
+            template["replay"] = self.replay.template(inserted, written)
+        kept = from_arrays(template, arrays, put=lambda array: array)  # 64-bit numbers would not survive the device
+        for name in COUNTERS:
+            setattr(self, name, int(kept["counters"][name]))
+        self.learner = jax.device_put(kept["learner"])
+        self.random = generator_from_array(kept["random"])
+        self.limiter.earn(max(0, int(kept["owed"])))
+        if has_replay:
+            self.replay.restore(kept["replay"])
+        goes_on = self.envs.restore(kept["envs"])
+        if goes_on and has_replay:
+            self.obs = self.replay.seen = jax.tree.map(np.array, kept["envs"]["obs"])
+            self.episode_return = np.array(kept["envs"]["episode_return"])
+            self.episode_length = np.array(kept["envs"]["episode_length"])
+            self._act_with(self.learner)
+            return []
+        self._begin_episodes()
+        self.envs.restore({} if goes_on else kept["envs"])
+        lost = ["the envs themselves cannot be saved: they begin new episodes, so bits will differ"]
+        if not has_replay:
+            self.start_at, self.limiter.owed = self.env_steps + self.spec.replay.start, 0
+            lost.append(
+                f"the checkpoint has no replay: learning goes on after {self.spec.replay.start:,} env steps more"
+            )
+        return lost
+
+    def _of_envs(self) -> dict[str, Any]:
+        running = {"obs": self.obs, "episode_return": self.episode_return, "episode_length": self.episode_length}
+        return {**self.envs.arrays(), **running}
+
+    def evaluate(self) -> list[Episodes]:
+        """Greedy episodes on envs of their own."""
+
+        def greedy(obs_N: Any) -> np.ndarray:
+            return np.argmax(self.q(self.params, obs_N), axis=-1)
+
+        return [play_on_host(self.spec, greedy, self.spec.evaluation.episodes, self._eval_seed())]
+
+    def _eval_seed(self) -> int:
+        return int(np.random.SeedSequence([self.seed, self.env_steps, 1]).generate_state(1)[0])
+
+    def weights(self, index: int) -> Any:
+        """Flat weight vector."""
+        return self.learner.params
+
+
+def _acting_copy(learner: LearnerState, acts_with: str) -> Any:
+    """Weights to act with, apart from the learner's: those are overwritten by its next update."""
+    return np.array(learner.params) if acts_with == "NumPy" else learner.params.copy()

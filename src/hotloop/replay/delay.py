@@ -1,0 +1,94 @@
+"""n-step returns: a delay line that holds each env's last n - 1 steps until their rewards are known.
+
+One transition per env and step comes out, n - 1 steps late; where an episode ends, all that are held come out, each
+with the discount of the steps it took. Only `terminated` cuts the bootstrap.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from hotloop.replay.ring import Item
+
+
+class DelayLine:
+    """Held steps of N envs, newest last; `held_N` of them are of the running episode."""
+
+    def __init__(self, n_step: int, discount: float, num_envs: int, kept: Any) -> None:
+        """`kept` has the shapes of what a transition keeps of one observation."""
+        self.n, self.num_envs = n_step, num_envs
+        self.powers = discount ** np.arange(n_step + 1)
+        shape = (n_step, num_envs)
+        self.kept: Any = jax.tree.map(lambda leaf: np.zeros((*shape, *leaf.shape), leaf.dtype), kept)
+        self.action, self.summed = np.zeros(shape, np.int32), np.zeros(shape, np.float64)
+        self.held_N = np.zeros(num_envs, np.int64)
+
+    def push(
+        self,
+        before: Any,
+        action_N: np.ndarray,
+        reward_N: np.ndarray,
+        terminated_N: np.ndarray,
+        truncated_N: np.ndarray,
+        after: Any,
+        valid_N: np.ndarray,
+    ) -> Item:
+        """Take one step of every env in; returns the transitions that are complete, oldest first."""
+        if self.n == 1:
+            return self._at_once(before, action_N, reward_N, terminated_N, after, valid_N)
+        for line, new in (
+            *zip(jax.tree.leaves(self.kept), jax.tree.leaves(before), strict=True),
+            (self.action, action_N),
+            (self.summed, np.zeros(self.num_envs)),
+        ):
+            line[:-1] = line[1:]
+            line[-1] = new
+        ages = np.arange(self.n)[::-1, None]  # steps since each held one was taken
+        self.summed += self.powers[ages] * np.where(valid_N, reward_N, 0.0)
+        self.held_N = np.where(valid_N, np.minimum(self.held_N + 1, self.n), 0)
+        ended_N = terminated_N | truncated_N
+        is_held = ages < self.held_N
+        complete = is_held & ((ages == self.n - 1) | ended_N)
+        line_, env = np.nonzero(complete)
+        discount = self.powers[self.n - line_] * ~terminated_N[env]
+        self.held_N[ended_N] = 0
+        return Item(
+            jax.tree.map(lambda kept: kept[line_, env], self.kept),
+            self.action[line_, env],
+            self.summed[line_, env].astype(np.float32),
+            discount.astype(np.float32),
+            jax.tree.map(lambda leaf: leaf[env], after),
+        )
+
+    def _at_once(
+        self,
+        before: Any,
+        action_N: np.ndarray,
+        reward_N: np.ndarray,
+        terminated_N: np.ndarray,
+        after: Any,
+        valid_N: np.ndarray,
+    ) -> Item:
+        discount_N = (self.powers[1] * ~terminated_N).astype(np.float32)
+        items = Item(before, action_N, reward_N, discount_N, after)
+        if valid_N.all():
+            return items
+        chosen: Item = jax.tree.map(lambda leaf: leaf[valid_N], items)
+        return chosen
+
+    def forget(self) -> None:
+        """Drop what is held: the episodes will not go on."""
+        self.held_N[:] = 0
+
+    def arrays(self) -> dict[str, Any]:
+        """What is held, for a checkpoint."""
+        return {"kept": self.kept, "action": self.action, "summed": self.summed, "held": self.held_N}
+
+    def restore(self, arrays: dict[str, Any]) -> None:
+        """Take back what `arrays` gave, or raise ValueError."""
+        held = np.array(arrays["held"])
+        if (held < 0).any() or (held > self.n).any():
+            raise ValueError(f"the checkpoint holds {held.tolist()} steps of each env, expected 0 … {self.n}")
+        self.kept = jax.tree.map(np.array, arrays["kept"])
+        self.action, self.summed, self.held_N = np.array(arrays["action"]), np.array(arrays["summed"]), held

@@ -1,0 +1,173 @@
+"""Observations stored once: a transition then holds numbers of frames instead of two copies of what was seen.
+
+An observation is a stack of k frames (k = 1: the observation itself). Each frame of an episode is written once; the
+next observation is the stack moved on by one frame, and the last one of a transition is the first one of the next.
+Frames are numbered in the order they came; number i lies in place i % capacity.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from hotloop.spec_reading import SpecError
+
+HEADROOM = 32
+"""Frames beyond one per transition, as a share 1/32 of the capacity: each episode needs a few more than its steps.
+Shorter episodes than that make the replay hold somewhat fewer transitions."""
+
+
+class Whole:
+    """No frames: a transition holds its observations themselves."""
+
+    def __init__(self, obs: Any) -> None:
+        self.row = obs
+
+    def begin(self, obs_N: Any) -> Any:
+        """What a transition keeps of first observations."""
+        return obs_N
+
+    def move_on(self, before: Any, seen: Any, final_N: Any, obs_N: Any, valid_N: Any, began_N: Any) -> tuple[Any, Any]:
+        """What transitions keep of the states reached, and of those the next step starts from."""
+        del before, seen, valid_N, began_N
+        return final_N, obs_N
+
+    def take(self, kept: Any) -> Any:
+        """The observations."""
+        return kept
+
+    @property
+    def oldest(self) -> int:
+        """Nothing is ever lost before its transition is."""
+        return 0
+
+    written = 0
+
+    def num_bytes(self) -> int:
+        """Memory beside the transitions."""
+        return 0
+
+    def arrays(self) -> dict[str, Any]:
+        """Nothing to save."""
+        return {}
+
+    def template(self, arrays: Any) -> dict[str, Any]:
+        """Nothing to load."""
+        del arrays
+        return {}
+
+    def restore(self, arrays: dict[str, Any]) -> None:
+        """Nothing to load."""
+
+
+class Frames:
+    """A ring of frames. `stack` is the number of frames in an observation, `reach` the vector steps between the first
+    frame of a transition and its insertion."""
+
+    def __init__(self, obs: Any, stack: int, num_envs: int, transitions: int, n_step: int) -> None:
+        leaves = jax.tree.leaves(obs)
+        if stack > 1 and (len(leaves) != 1 or not leaves[0].shape or leaves[0].shape[0] != stack):
+            seen = ", ".join(str(tuple(leaf.shape)) for leaf in leaves)
+            raise SpecError(
+                f"replay.stacked_frames is {stack}, but an observation has shape {seen}; "
+                "its first axis must be the stacked frames"
+            )
+        self.stack = stack
+        # Between the writing of a transition's first frame and its insertion pass at most so many others.
+        self.slack = (stack + n_step + 1) * num_envs * (stack + 1)
+        self.capacity = transitions + transitions // HEADROOM + self.slack
+        self.frame = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[stack > 1 :], leaf.dtype), obs)
+        self.frames: Any = None
+        self.written = 0
+        self.row = jax.ShapeDtypeStruct((stack,), np.int64)
+
+    def _place(self, frames_M: Any) -> np.ndarray:
+        """Write M frames; returns their numbers."""
+        if self.frames is None:  # never touched before it is written: a large store costs what is in it
+            self.frames = jax.tree.map(lambda leaf: np.empty((self.capacity, *leaf.shape), leaf.dtype), self.frame)
+        count = len(jax.tree.leaves(frames_M)[0])
+        numbers = self.written + np.arange(count)
+        places = numbers % self.capacity
+        jax.tree.map(lambda stored, new: stored.__setitem__(places, new), self.frames, frames_M)
+        self.written += count
+        return numbers
+
+    def begin(self, obs_N: Any) -> np.ndarray:
+        """Numbers (N, k) of first observations; a frame that repeats the one before it is not written again."""
+        if self.stack == 1:
+            return self._place(obs_N)[:, None]
+        differs_NK = np.ones(obs_N.shape[:2], bool)
+        pairs = obs_N.reshape(*obs_N.shape[:2], -1)
+        differs_NK[:, 1:] = (pairs[:, 1:] != pairs[:, :-1]).any(axis=-1)
+        first = self.written
+        self._place(obs_N[differs_NK])
+        numbers: np.ndarray = first - 1 + np.cumsum(differs_NK.reshape(-1)).reshape(differs_NK.shape)
+        return numbers
+
+    def move_on(
+        self, before: np.ndarray, seen: Any, final_N: Any, obs_N: Any, valid_N: np.ndarray, began_N: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of the states reached and of those the next step starts from; `before` and `seen` are where it began.
+
+        Where an episode began the next step starts from `obs_N`, else from the state reached.
+        """
+        reached = before.copy()
+        moved = np.flatnonzero(valid_N)
+        newest = final_N
+        if self.stack > 1:
+            self._check_stacks(seen, final_N, valid_N)
+            newest = final_N[:, -1]
+        reached[moved, :-1] = before[moved, 1:]
+        reached[moved, -1] = self._place(
+            newest if len(moved) == len(valid_N) else jax.tree.map(lambda leaf: leaf[moved], newest)
+        )
+        now = reached
+        if began_N.any():
+            now = reached.copy()
+            now[began_N] = self.begin(jax.tree.map(lambda leaf: leaf[began_N], obs_N))
+        return reached, now
+
+    def _check_stacks(self, seen: np.ndarray, final_N: np.ndarray, valid_N: np.ndarray) -> None:
+        moved_on = (seen[:, 1:] == final_N[:, :-1]).reshape(len(valid_N), -1).all(axis=1) | ~valid_N
+        if not moved_on.all():
+            raise SpecError(
+                f"replay.stacked_frames is {self.stack}, but an observation of env {int(np.argmin(moved_on))} is not "
+                "the one before it moved on by one frame; use stacked_frames: 1"
+            )
+
+    def take(self, numbers: np.ndarray) -> Any:
+        """The observations with these numbers (…, k)."""
+        places = numbers % self.capacity
+        if self.stack == 1:
+            places = places[..., 0]
+        return jax.tree.map(lambda stored: stored.take(places, axis=0), self.frames)
+
+    @property
+    def oldest(self) -> int:
+        """Transitions inserted when fewer frames than this had been written may have lost one."""
+        return self.written - self.capacity + self.slack
+
+    def num_bytes(self) -> int:
+        """Memory of the frames."""
+        return self.capacity * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.frame))
+
+    def arrays(self) -> dict[str, Any]:
+        """The frames that were written."""
+        used = min(self.written, self.capacity)
+        frames = jax.tree.map(lambda leaf: np.zeros((0, *leaf.shape), leaf.dtype), self.frame)
+        if self.frames is not None:
+            frames = jax.tree.map(lambda stored: stored[:used], self.frames)
+        return {"frames": frames, "written": np.int64(self.written)}
+
+    def template(self, arrays: Any) -> dict[str, Any]:
+        """Shapes of what `arrays` gave, by the count that a checkpoint holds under `written`."""
+        used = min(max(int(arrays), 0), self.capacity)
+        frames = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((used, *leaf.shape), leaf.dtype), self.frame)
+        return {"frames": frames, "written": np.int64(0)}
+
+    def restore(self, arrays: dict[str, Any]) -> None:
+        """Take back what `arrays` gave."""
+        used = min(int(arrays["written"]), self.capacity)
+        self._place(jax.tree.map(lambda leaf: np.zeros((0, *leaf.shape), leaf.dtype), self.frame))
+        jax.tree.map(lambda stored, kept: stored.__setitem__(slice(0, used), kept), self.frames, arrays["frames"])
+        self.written = int(arrays["written"])

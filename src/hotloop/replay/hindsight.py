@@ -1,0 +1,99 @@
+"""Hindsight: an episode that missed its goal is stored again as if what it reached had been the goal.
+
+Episodes are held until they end and are then inserted whole: as they were, and relabelled. The env itself says what a
+step would have earned with another goal (`compute_reward`), and whether it would have ended there
+(`compute_terminated`, if it has that).
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from hotloop.replay.ring import Item
+from hotloop.spec import Hindsight as HindsightSpec
+from hotloop.spec_reading import SpecError
+
+REACHED, WANTED = "achieved_goal", "desired_goal"
+
+
+class Hindsight:
+    """The running episodes of N envs."""
+
+    def __init__(self, spec: HindsightSpec, discount: float, obs: Any, num_envs: int, judge: Any) -> None:
+        """`judge` is an env with `compute_reward(reached, wanted, info)`, on batches."""
+        if not isinstance(obs, dict) or not {REACHED, WANTED} <= set(obs):
+            raise SpecError(
+                f"replay.hindsight needs observations with '{REACHED}' and '{WANTED}'; this env's have "
+                f"{sorted(obs) if isinstance(obs, dict) else 'no parts'}"
+            )
+        if not callable(getattr(judge, "compute_reward", None)):
+            raise SpecError("replay.hindsight needs an env with compute_reward(achieved_goal, desired_goal, info)")
+        self.spec, self.discount, self.judge = spec, discount, judge
+        self.each = np.arange(num_envs)
+        self.length_N = np.zeros(num_envs, np.int64)
+        scalar = jax.ShapeDtypeStruct((), np.float32)
+        self._row = Item(obs, jax.ShapeDtypeStruct((), np.int32), scalar, scalar, obs)
+        self._reserve(64)
+
+    def _reserve(self, steps: int) -> None:
+        """Room for episodes of so many steps; what is held stays."""
+        held = getattr(self, "rows", None)
+        shape = (len(self.each), steps)
+        self.rows: Item = jax.tree.map(lambda leaf: np.zeros((*shape, *leaf.shape), leaf.dtype), self._row)
+        if held is not None:
+            jax.tree.map(lambda new, old: new.__setitem__((slice(None), slice(old.shape[1])), old), self.rows, held)
+
+    def forget(self) -> None:
+        """Drop the running episodes: they will not go on."""
+        self.length_N[:] = 0
+
+    def push(self, before: Any, step: Any, random: np.random.Generator) -> Item | None:
+        """Hold one step of every env; returns the episodes that ended in it, as they were and relabelled."""
+        if self.length_N.max() == self.rows.r_t.shape[1]:
+            self._reserve(2 * self.rows.r_t.shape[1])
+        discount_N = (self.discount * ~step.terminated).astype(np.float32)
+        row = Item(before, step.action, step.reward, discount_N, step.final_obs)
+        place = (self.each[step.valid], self.length_N[step.valid])
+        jax.tree.map(lambda held, new: held.__setitem__(place, new[step.valid]), self.rows, row)
+        self.length_N[step.valid] += 1
+        self.length_N[step.began & ~(step.terminated | step.truncated)] = 0  # an env that failed, or was only reset
+        whole = [self._finish(int(i), random) for i in np.flatnonzero(step.terminated | step.truncated)]
+        if not whole:
+            return None
+        items: Item = jax.tree.map(lambda *parts: np.concatenate(parts), *whole)
+        return items
+
+    def _finish(self, env: int, random: np.random.Generator) -> Item:
+        length = int(self.length_N[env])
+        self.length_N[env] = 0
+        episode: Item = jax.tree.map(lambda held: held[env, :length], self.rows)
+        copies = [self._relabelled(episode, length, random) for _ in range(self.spec.relabelled)]
+        items: Item = jax.tree.map(lambda *parts: np.concatenate(parts), episode, *copies)
+        return items
+
+    def _relabelled(self, episode: Item, length: int, random: np.random.Generator) -> Item:
+        """The episode with other goals: for each step, what was reached after the step `chosen`."""
+        if self.spec.goals == "final":
+            chosen = np.full(length, length - 1)
+        elif self.spec.goals == "episode":
+            chosen = random.integers(length, size=length)
+        else:
+            chosen = random.integers(np.arange(length), length)
+        reached = episode.s_t[REACHED]
+        wanted = reached[chosen]
+        reward = np.asarray(self.judge.compute_reward(reached, wanted, {}), np.float32).reshape(length)
+        discount = episode.discount_t
+        if callable(getattr(self.judge, "compute_terminated", None)):
+            terminated = np.asarray(self.judge.compute_terminated(reached, wanted, {}), bool).reshape(length)
+            discount = (self.discount * ~terminated).astype(np.float32)
+        return episode._replace(
+            s_tm1={**episode.s_tm1, WANTED: wanted},
+            r_t=reward,
+            discount_t=discount,
+            s_t={**episode.s_t, WANTED: wanted},
+        )
+
+    def arrays(self) -> dict[str, Any]:
+        """Nothing: running episodes are not saved; a resumed run begins new ones."""
+        return {}

@@ -1,0 +1,224 @@
+"""The replay of the host pipelines, assembled from parts.
+
+    step ──> what is kept of its observations (frames.py) ──> delay line (delay.py) ──> ring (host_ring.py)
+                                            or hindsight (hindsight.py) ──┘       priorities (sum_tree.py) ┘
+
+One call inserts a vector step of all envs, one call draws the K batches of a block.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from hotloop.replay import ring
+from hotloop.replay.delay import DelayLine
+from hotloop.replay.frames import Frames, Whole
+from hotloop.replay.host_ring import HostRing
+from hotloop.replay.ring import Item
+from hotloop.spec import Prioritized, Replay
+
+SHARED_FROM = 1024
+"""Bytes of an observation from which it is stored once instead of twice."""
+
+
+class Batches(NamedTuple):
+    """K batches: `items` and `weight` (importance weights, or None) lead with axes (K, B)."""
+
+    items: Item
+    numbers: np.ndarray
+    weight: np.ndarray | None
+
+
+class Step(NamedTuple):
+    """What one vector step of N envs was: arrays (N, …). Where `began`, `obs` begins an episode."""
+
+    obs: Any
+    final_obs: Any
+    action: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    valid: np.ndarray
+    began: np.ndarray
+
+
+class HostReplay:
+    """Transitions of N envs, and which of them to learn from."""
+
+    def __init__(self, spec: Replay, discount: float, obs: Any, num_envs: int, goals: Any = None) -> None:
+        """`obs` has the shapes of one observation; `goals` is the env's own judge of goals, for hindsight."""
+        self.spec, self.num_envs = spec, num_envs
+        is_shared = spec.stacked_frames > 1 or spec.storage == "shared"
+        if spec.storage == "auto" and not spec.hindsight:
+            is_shared |= _bytes(obs) >= SHARED_FROM
+        self.store: Frames | Whole = (
+            Frames(obs, spec.stacked_frames, num_envs, spec.capacity, spec.n_step) if is_shared else Whole(obs)
+        )
+        self.row_bytes = _bytes(ring.row_example(obs))
+        self.row = ring.row_example(self.store.row)
+        self.delay = DelayLine(spec.n_step, discount, num_envs, self.store.row)
+        self.hindsight: Any = None
+        if spec.hindsight:
+            from hotloop.replay.hindsight import Hindsight
+
+            self.hindsight = Hindsight(spec.hindsight, discount, obs, num_envs, goals)
+        self.sampling = spec.sampling if isinstance(spec.sampling, Prioritized) else None
+
+    def allocate(self) -> None:
+        """Empty, with all its memory reserved (and untouched)."""
+        self.ring = HostRing(self.spec.capacity, self.row)
+        self.written_at = np.zeros(self.spec.capacity, np.int64)  # frames written when each row was inserted
+        if self.sampling:
+            from hotloop.replay.sum_tree import SumTree
+
+            self.tree = SumTree(self.spec.capacity)
+            self.largest = 1.0
+
+    @property
+    def size(self) -> int:
+        """Transitions that can be drawn."""
+        return self.ring.size
+
+    def begin(self, obs_N: Any) -> None:
+        """All envs begin an episode; what was held of running ones is dropped."""
+        self.delay.forget()
+        if self.hindsight:
+            self.hindsight.forget()
+        self.seen, self.kept = obs_N, self.store.begin(obs_N)
+
+    def insert(self, step: Step, random: np.random.Generator) -> None:
+        """Take one vector step in. Copies what it keeps."""
+        after, now = self.store.move_on(self.kept, self.seen, step.final_obs, step.obs, step.valid, step.began)
+        if self.hindsight:
+            items = self.hindsight.push(self.kept, step, random)
+        else:
+            items = self.delay.push(
+                self.kept, step.action, step.reward, step.terminated, step.truncated, after, step.valid
+            )
+        self.seen, self.kept = step.obs, now
+        if items is not None and len(items.r_t):
+            self._keep(items)
+
+    def _keep(self, items: Item) -> None:
+        places = self.ring.insert(items)
+        if isinstance(self.store, Frames):
+            self.written_at[places] = self.store.written
+            self._drop_what_lost_a_frame(len(places))
+        if self.sampling:
+            self.tree.set(places, np.full(len(places), self.largest))
+
+    def _drop_what_lost_a_frame(self, inserted: int) -> None:
+        oldest = self.store.oldest
+        while self.ring.size:  # once around for one vector step, as a rule
+            first, count = self.ring.inserted - self.ring.size, min(self.ring.size, 2 * inserted + 8)
+            places = np.arange(first, first + count) % self.ring.capacity
+            lost = int(np.count_nonzero(self.written_at[places] < oldest))
+            if lost and (dropped := self.ring.drop_oldest(lost)).size and self.sampling:
+                self.tree.set(dropped, np.zeros(lost))
+            if lost < count:
+                return
+
+    def sample(self, random: np.random.Generator, shape: tuple[int, int], beta: float = 1.0) -> Batches:
+        """Draw K batches of B transitions; `beta` is the exponent of the importance weights."""
+        numbers = self._draw_by_priority(random, shape) if self.sampling else self.ring.draw(random, shape)
+        if self.spec.newest_in_batch:
+            numbers[:, 0] = self.ring.inserted - 1 - np.arange(shape[0]) % self.ring.size
+        rows = self.ring.take(numbers)
+        items = rows._replace(s_tm1=self.store.take(rows.s_tm1), s_t=self.store.take(rows.s_t))
+        return Batches(items, numbers, self._weights(numbers, beta) if self.sampling else None)
+
+    def _draw_by_priority(self, random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+        """Each batch has one draw from each of B equal parts of the sum of priorities."""
+        updates, batch = shape
+        mass = (np.arange(batch) + random.random((updates, batch))) * (self.tree.total / batch)
+        places = self.tree.find(mass)
+        newest = self.ring.inserted - 1
+        return newest - (newest - places) % self.ring.capacity
+
+    def _weights(self, numbers: np.ndarray, beta: float) -> np.ndarray:
+        """(size x probability)^-beta, relative to the largest of each batch."""
+        share = self.tree.priorities(numbers % self.ring.capacity) / self.tree.total
+        weight = (share * self.ring.size) ** -beta
+        return (weight / weight.max(axis=-1, keepdims=True)).astype(np.float32)
+
+    def learned(self, batches: Batches, td_KB: np.ndarray) -> None:
+        """New priorities of what was drawn: not of rows overwritten since, nor where an update was skipped (NaN)."""
+        if not self.sampling:
+            return
+        numbers, size = batches.numbers, np.abs(np.asarray(td_KB, np.float64))
+        still = (numbers >= self.ring.inserted - self.ring.size) & np.isfinite(size)
+        priority = (size[still] + self.sampling.epsilon) ** self.sampling.alpha
+        if len(priority):
+            self.tree.set(numbers[still] % self.ring.capacity, priority)
+            self.largest = max(self.largest, float(priority.max()))
+
+    # -- memory and checkpoints ------------------------------------------------------------------------
+
+    def num_bytes(self) -> int:
+        """Memory of all of it, before it is allocated."""
+        total = ring.num_bytes(self.spec.capacity, self.row) + self.store.num_bytes() + 8 * self.spec.capacity
+        if self.sampling:
+            from hotloop.replay.sum_tree import SumTree
+
+            total += SumTree.num_bytes(self.spec.capacity)
+        return total
+
+    def arrays(self) -> dict[str, Any]:
+        """Everything, for a checkpoint."""
+        kept = self.ring.arrays()
+        used = len(kept["rows"].r_t)
+        arrays = {
+            "ring": kept,
+            "store": self.store.arrays(),
+            "written_at": self.written_at[:used],
+            "delay": self.delay.arrays(),
+            "kept": self.kept,
+        }
+        if self.sampling:
+            arrays["priorities"] = self.tree.leaves[:used]
+            arrays["largest"] = np.float64(self.largest)
+        return arrays
+
+    def template(self, inserted: int, written: int) -> dict[str, Any]:
+        """Shapes of what `arrays` gives after so many rows and frames."""
+        used = min(max(inserted, 0), self.spec.capacity)
+        template = {
+            "ring": self.ring.template(inserted),
+            "store": self.store.template(written),
+            "written_at": jax.ShapeDtypeStruct((used,), np.int64),
+            "delay": self.delay.arrays(),
+            "kept": self.kept,
+        }
+        if self.sampling:
+            template["priorities"] = jax.ShapeDtypeStruct((used,), np.float64)
+            template["largest"] = np.float64(0)
+        return template
+
+    def restore(self, arrays: dict[str, Any]) -> None:
+        """Take back what `arrays` gave, or raise ValueError."""
+        self.ring.restore(arrays["ring"])
+        self.store.restore(arrays["store"])
+        self.written_at[: len(arrays["written_at"])] = arrays["written_at"]
+        self.delay.restore(arrays["delay"])
+        self.kept = arrays["kept"]
+        self._check_frames()
+        if self.sampling:
+            leaves = np.zeros(self.spec.capacity)
+            leaves[: len(arrays["priorities"])] = arrays["priorities"]
+            self.tree.restore(leaves)
+            self.largest = float(arrays["largest"])
+
+    def _check_frames(self) -> None:
+        """Numbers from a file must not point outside the frames."""
+        if not isinstance(self.store, Frames):
+            return
+        valid = np.arange(self.ring.inserted - self.ring.size, self.ring.inserted) % self.ring.capacity
+        numbers = [self.ring.rows.s_tm1[valid], self.ring.rows.s_t[valid], self.kept]
+        low, high = self.store.written - self.store.capacity, self.store.written
+        if any(part.size and (part.min() < max(low, 0) or part.max() >= high) for part in numbers):
+            raise ValueError(f"the checkpoint's transitions point outside its {high} frames")
+
+
+def _bytes(shapes: Any) -> int:
+    return int(sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(shapes)))

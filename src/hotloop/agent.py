@@ -61,7 +61,7 @@ class Agent:
     def can_record(self) -> bool:
         """Whether the env knows how to draw itself."""
         if isinstance(self.env, HostEnvs):
-            return host_recording.can_record(self.spec.env.id)
+            return host_recording.can_record(self.spec, self.env)
         return isinstance(self.env, Drawable)
 
     def record(self, path: str | Path, seed: int = 0) -> Path:

@@ -65,14 +65,8 @@ def profile(
 ) -> Run:
     """Train as `train` does, to the same bits, then say where the time went: `run.profile`, profile.json and .png."""
     driver = _new_run(spec, out, network, device_env, reporter, overrides)
-    from hotloop.pipelines.device_session import DeviceSession
-
     session = driver.session
-    if not isinstance(session, DeviceSession):
-        env = driver.spec.env.id
-        raise SpecError(
-            f"stages are timed for device envs only so far; `hotloop profile --env {env}` profiles its code"
-        )
+    session.spans.keep_events()
     stop, start = driver.spec.stop.steps, driver.spec.replay.start
     if stop < start:
         raise SpecError(f"stop.steps is {stop}, but learning begins at {start} (replay.start): nothing to profile")
@@ -81,10 +75,18 @@ def profile(
     if driver.interrupted or not learned:
         driver.reporter.warn(f"no profile: {result['stopped']}{'' if learned else ' before learning began'}")
         return Run(driver.folder.path, result)
+    from hotloop.pipelines.host_session import HostSession
+    from hotloop.profiling.host_report import profile_host_run
     from hotloop.profiling.run import profile_run
 
-    state = session.first_state()
-    result["profile"] = profile_run(driver.assembly, state, result, driver.folder, driver.reporter)
+    if isinstance(session, HostSession):
+        pipeline = driver.assembly.pipeline_choice
+        result["profile"] = profile_host_run(
+            driver.spec, pipeline, session.spans, result, driver.folder, driver.reporter
+        )
+    else:
+        state: Any = session
+        result["profile"] = profile_run(driver.assembly, state.first_state(), result, driver.folder, driver.reporter)
     return Run(driver.folder.path, result)
 
 

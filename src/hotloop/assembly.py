@@ -50,14 +50,14 @@ class Assembly:
                 "from Python: device_env=…"
             )
         self.spec = spec
-        self.machine = setup.start(spec)
         self.on_device = own.env is not None or registry.is_device_env(spec.env.id)
+        name, why = self._choose_pipeline()
+        self.machine = setup.start(spec, steps_meanwhile=name == "concurrent")
         obs, num_actions = self._make_env(own.env)
         try:
             self.engine = load_registered(ENGINES, spec.engine, "engine")(spec, obs, num_actions, own.network)
         except ValueError as error:
             raise SpecError(f"network: {error}") from None
-        name, why = self._choose_pipeline()
         self.pipeline = load_registered(PIPELINES, name, "pipeline")(spec, self.env, self.engine)
         self.pipeline_choice = f"{name} ({why})"
 

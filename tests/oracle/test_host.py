@@ -7,7 +7,7 @@ from counting_env import LENGTHS, counting_envs
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from hotloop.engines.host_acting import q_function
+from hotloop.engines.host_acting import choose_acting
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.host import HostEnvs, NotFinite
 from hotloop.envs.host_spaces import actions, observations
@@ -186,18 +186,18 @@ def test_acting_in_numpy_is_acting_in_xla(activation, head):
     spec = parse_spec({"network": network})
     shapes = {"a": jax.ShapeDtypeStruct((3,), np.float32), "b": jax.ShapeDtypeStruct((2,), np.uint8)}
     engine = JaxEngine(spec, shapes, 4)
-    q, which = q_function(spec, engine, 16)
+    freeze, which = choose_acting(spec, engine, 16)
     assert which == "NumPy"
     params = engine.init(jax.random.key(0)).params
     random = np.random.default_rng(0)
     obs = {"a": random.normal(size=(16, 3)).astype(np.float32), "b": random.integers(0, 2, (16, 2)).astype(np.uint8)}
-    np.testing.assert_allclose(q(np.asarray(params), obs), engine.q_values(params, obs), rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(freeze(params)(obs), engine.q_values(params, obs), rtol=2e-5, atol=2e-6)
 
 
 def test_large_networks_act_in_xla():
     spec = parse_spec({"network": {"torso": {"hidden": [1024, 1024]}}})
     engine = JaxEngine(spec, jax.ShapeDtypeStruct((8,), np.float32), 2)
-    assert q_function(spec, engine, 64)[1] == "XLA"
+    assert choose_acting(spec, engine, 64)[1] == "XLA"
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))

@@ -77,14 +77,14 @@ def test_concurrent_learns_from_what_was_there_when_its_block_began():
     sample = session.replay.sample
     session.replay.sample = lambda *args: drawn.append((session.env_steps, sample(*args))) or drawn[-1][1]
     acted_with = []
-    q = session.q
-    session.q = lambda params, obs: acted_with.append((session.blocks, params.copy())) or q(params, obs)
+    act = session._act
+    session._act = lambda obs: acted_with.append((session.blocks, session.q(np.ones((1, 3))))) or act(obs)
     session.advance(12)
     steps, batches = drawn[0]
     assert steps == 12, "learning starts at 12 env steps, in the block after"
     assert batches.numbers.max() < 12
     first = acted_with[0][1]
-    changed = [block for block, params in acted_with if not (params == first).all()]
+    changed = [block for block, values in acted_with if not (values == first).all()]
     assert min(changed) == 5, "blocks 0 … 3 collect, the updates run beside block 4, block 5 acts with them"
 
 

@@ -96,7 +96,7 @@ class HostEnvs:
 
     def reset(self, seed: int) -> Any:
         """Begin an episode in every env."""
-        obs, _ = self.env.reset(seed=seed)
+        obs, _ = self.env.reset(seed=seed % (2**31 - self.num_envs))  # each env's seed must fit 32 bits with a sign
         self._ended[:] = False
         return self._seen(obs)
 

@@ -1,43 +1,96 @@
-"""One greedy episode of a Gymnasium env as pictures, if it can draw itself."""
+"""One greedy episode of a Gymnasium env as pictures: drawn by the env, or what the agent sees if that is an image."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import jax
 import numpy as np
 
-from hotloop.envs.host import HostEnvs
+from hotloop.envs.host import HostEnvs, make_vector_env
 from hotloop.spec import Spec
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+SMALLEST_SIDE = 240
+"""Pixels to which a small observation is enlarged."""
+FRAMES_PER_SECOND = 15.0
+"""Of a recording of observations, which have no speed of their own."""
 
-def can_record(env_id: str) -> bool:
-    """Whether the env says that it can return pictures, and what it needs for that is installed."""
-    try:
-        env = gym.make(env_id, render_mode="rgb_array")
-        env.reset(seed=0)
-        picture = env.render()
+
+def can_record(spec: Spec, envs: HostEnvs) -> bool:
+    """Whether the env says that it can return pictures, or shows the agent some."""
+    if _sees_images(envs):
+        return True
+    env = _drawing_env(spec, envs)
+    if env is not None:
         env.close()
-    except Exception:  # a missing package, an unknown render mode, whatever the env raises
-        return False
-    return isinstance(picture, np.ndarray) and picture.ndim == 3
+    return env is not None
 
 
 def record(spec: Spec, envs: HostEnvs, greedy: Callable[[Any], Any], seed: int) -> "tuple[list[Image], float]":
     """Play one episode; returns its frames and how many make a second."""
+    env = _drawing_env(spec, envs)
+    if env is None:
+        return list(_observed_frames(spec, greedy, seed)), FRAMES_PER_SECOND
+    frames = list(_drawn_frames(env, spec, envs, greedy, seed))
+    return frames, float(env.metadata.get("render_fps", 30))
+
+
+def _drawing_env(spec: Spec, envs: HostEnvs) -> Any:
+    """One env that draws itself and shows the agent what the vector env does; None if there is no such thing."""
+    try:
+        env = gym.make(spec.env.id, render_mode="rgb_array", **spec.env.options, **spec.evaluation.options)
+        env.reset(seed=0)
+        picture = env.render()
+    except Exception:  # a missing package, options of the vector env only, whatever the env raises
+        return None
+    is_same = env.observation_space == envs.env.single_observation_space
+    if is_same and isinstance(picture, np.ndarray) and picture.ndim == 3:
+        return env
+    env.close()
+    return None
+
+
+def _drawn_frames(env: Any, spec: Spec, envs: HostEnvs, greedy: Callable[[Any], Any], seed: int) -> "Iterator[Image]":
     from PIL import Image
 
-    env = gym.make(spec.env.id, render_mode="rgb_array", **spec.env.options)
     obs, _ = env.reset(seed=seed)
-    frames, over, steps = [Image.fromarray(np.asarray(env.render()))], False, 0
-    while not over and steps < spec.evaluation.max_steps:
+    yield Image.fromarray(np.asarray(env.render()))
+    for _ in range(spec.evaluation.max_steps):
         seen = envs.observations.encode(jax.tree.map(lambda leaf: np.asarray(leaf)[None], obs))
-        action = envs.actions.decode(np.asarray(greedy(seen)))[0]
-        obs, _, terminated, truncated, _ = env.step(action)
-        over, steps = bool(terminated or truncated), steps + 1
-        frames.append(Image.fromarray(np.asarray(env.render())))
+        obs, _, terminated, truncated, _ = env.step(envs.actions.decode(np.asarray(greedy(seen)))[0])
+        yield Image.fromarray(np.asarray(env.render()))
+        if terminated or truncated:
+            break
     env.close()
-    return frames, float(env.metadata.get("render_fps", 30))
+
+
+def _observed_frames(spec: Spec, greedy: Callable[[Any], Any], seed: int) -> "Iterator[Image]":
+    options = {**spec.env.options, **spec.evaluation.options}
+    envs = HostEnvs(make_vector_env(spec.env.id, 1, options, spec.env.vectorization))
+    obs = envs.reset(seed)
+    yield _picture(obs[0])
+    for _ in range(spec.evaluation.max_steps):
+        step = envs.step(np.asarray(greedy(obs)))
+        obs = step.obs
+        yield _picture(step.final_obs[0])
+        if step.terminated[0] or step.truncated[0]:
+            break
+    envs.close()
+
+
+def _picture(obs: np.ndarray) -> "Image":
+    """The newest frame of a stack (frames first), or an image (channels last)."""
+    from PIL import Image
+
+    pixels = obs if obs.shape[-1] == 3 else obs[-1] if obs.shape[0] <= obs.shape[-1] else obs[..., -1]
+    image = Image.fromarray(pixels)
+    times = max(1, -(-SMALLEST_SIDE // min(image.size)))
+    return image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST).convert("RGB")
+
+
+def _sees_images(envs: HostEnvs) -> bool:
+    shapes = envs.observations.shapes
+    return isinstance(shapes, jax.ShapeDtypeStruct) and len(shapes.shape) == 3 and shapes.dtype == np.uint8

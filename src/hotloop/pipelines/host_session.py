@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from hotloop.engines.host_acting import q_function
+from hotloop.engines.host_acting import choose_acting
 from hotloop.engines.jax.engine import METRICS, JaxEngine, LearnerState
 from hotloop.envs.host import HostEnvs, HostStep, generator_from_array, generator_to_array
 from hotloop.evaluate import Episodes, play_on_host
@@ -88,11 +88,12 @@ class HostSession:
         self.limiter = Limiter(self.block.env_steps)
         self.spans = Spans(*STAGES)
         self._exploration = self.spec.exploration_schedule.model_dump()
+        self._explores_greedily = isinstance(self.spec.exploration, EpsilonGreedy)
         self._beta = self.spec.beta_schedule.model_dump() if self.spec.beta_schedule else None
         size = self.block.updates * self.spec.replay.batch_size * self.replay.row_bytes
         # Small batches travel with the call: a transfer of their own takes longer than they do.
         self.transfers_apart = size >= TRANSFER_APART
-        self.q, self.acts_with = q_function(self.spec, self.engine, self.envs.num_envs)
+        self._freeze, self.acts_with = choose_acting(self.spec, self.engine, self.envs.num_envs)
 
     def compile(self) -> None:
         """Compile acting and the update for the shapes they will see."""
@@ -104,10 +105,8 @@ class HostSession:
         # Called once, so that all is compiled before the clock runs.
         self._learn = jax.jit(self._update, donate_argnums=0)
         learner = self._fresh_learner()
-        self.q(
-            _acting_copy(learner, self.acts_with),
-            jax.tree.map(lambda leaf: np.zeros((self.envs.num_envs, *leaf.shape), leaf.dtype), shapes),
-        )
+        q = self._freeze(learner.params)
+        q(jax.tree.map(lambda leaf: np.zeros((self.envs.num_envs, *leaf.shape), leaf.dtype), shapes))
         jax.block_until_ready(self._learn(learner, items, weight, np.int32(0), np.int32(0)))
 
     def _update(self, learner: LearnerState, items: Any, weight: Any, before: jax.Array, after: jax.Array) -> Any:
@@ -138,6 +137,7 @@ class HostSession:
         self.episode_return = np.zeros(self.envs.num_envs, np.float64)
         self.episode_length = np.zeros(self.envs.num_envs, np.int64)
         self._act_with(self.learner)
+        self.skipped_in_a_row = int(self.learner.skipped_in_a_row)
         self.forget_totals()
 
     def advance(self, blocks: int) -> None:
@@ -166,7 +166,7 @@ class HostSession:
     def _vector_step(self) -> None:
         spans = self.spans
         with spans["select"]:
-            action_N = self._act(self.obs, self.env_steps + np.arange(self.envs.num_envs))
+            action_N = self._act(self.obs)
         with spans["step"]:
             step = self.envs.step(action_N)
         with spans["insert"]:
@@ -183,7 +183,7 @@ class HostSession:
         block, beta, self.learns_at = self.block, 1.0, self.env_steps
         with self.spans["sample"]:
             if self._beta:
-                beta = float(schedules.value_at(np.float32(self.env_steps), xp=np, **self._beta))
+                beta = schedules.value_at(self.env_steps, xp=schedules.Scalars, **self._beta)
             return self.replay.sample(self.random, (block.updates, self.spec.replay.batch_size), beta)
 
     def learn(self, batches: Batches) -> Learned:
@@ -202,23 +202,27 @@ class HostSession:
         self.learner, self.updated_at = learned.learner, self.learns_at
         self.learned_from = self.learned_from or self.learns_at
         self._act_with(self.learner)
-        self.totals = self.totals._replace(update=self.totals.update + np.asarray(learned.sums))
+        sums = np.asarray(learned.sums)
+        self.totals = self.totals._replace(update=self.totals.update + sums)
+        all_applied = sums[METRICS.index("applied")] == self.block.updates
+        self.skipped_in_a_row = 0 if all_applied else int(self.learner.skipped_in_a_row)
         if learned.td_KB is not None:
             with self.spans["sample"]:
                 self.replay.learned(batches, np.asarray(learned.td_KB))
 
     def _act_with(self, learner: LearnerState) -> None:
-        self.params = _acting_copy(learner, self.acts_with)
-        self.skipped_in_a_row = int(learner.skipped_in_a_row)
+        self.q = self._freeze(learner.params)
 
-    def _act(self, obs_N: Any, steps_N: np.ndarray) -> np.ndarray:
-        q_NA, random = self.q(self.params, obs_N), self.random
-        explore_N = schedules.value_at(steps_N.astype(np.float32), xp=np, **self._exploration)
-        if not isinstance(self.spec.exploration, EpsilonGreedy):
-            noise = random.gumbel(size=q_NA.shape)
-            return np.argmax(q_NA / np.reshape(explore_N, (-1, 1)) + noise, axis=-1).astype(np.int32)
-        coin_N, any_N = random.random(len(q_NA)), random.integers(q_NA.shape[1], size=len(q_NA))
-        return np.where(coin_N < explore_N, any_N, np.argmax(q_NA, axis=-1)).astype(np.int32)
+    def _act(self, obs_N: Any) -> np.ndarray:
+        """Exploring actions; ε or the temperature is that of the vector step's first env step."""
+        q_NA, random = self.q(obs_N), self.random
+        explore = schedules.value_at(self.env_steps, xp=schedules.Scalars, **self._exploration)
+        best_N = q_NA.argmax(axis=-1)
+        if not self._explores_greedily:
+            return (q_NA / explore + random.gumbel(size=q_NA.shape)).argmax(axis=-1).astype(np.int32)
+        coin_N, draw_N = random.random((2, len(q_NA)))
+        random_N = draw_N * q_NA.shape[1]  # below 1, so its whole part is an action
+        return np.where(coin_N < explore, random_N, best_N).astype(np.int32)
 
     def _count_episodes(self, step: HostStep) -> None:
         self.episode_return += np.where(step.valid, step.reward, 0.0)
@@ -299,15 +303,16 @@ class HostSession:
         if has_replay:
             self.replay.restore(kept["replay"])
         goes_on = self.envs.restore(kept["envs"])
-        if goes_on and has_replay:
+        if goes_on and has_replay and self.replay.hindsight is None:  # which does not save running episodes
             self.obs = self.replay.seen = jax.tree.map(np.array, kept["envs"]["obs"])
             self.episode_return = np.array(kept["envs"]["episode_return"])
             self.episode_length = np.array(kept["envs"]["episode_length"])
             self._act_with(self.learner)
+            self.skipped_in_a_row = int(self.learner.skipped_in_a_row)
             return []
         self._begin_episodes()
         self.envs.restore({} if goes_on else kept["envs"])
-        lost = ["the envs themselves cannot be saved: they begin new episodes, so bits will differ"]
+        lost = ["running episodes cannot be restored: the envs begin new ones, so bits will differ"]
         if not has_replay:
             self.start_at, self.limiter.owed = self.env_steps + self.spec.replay.start, 0
             lost.append(
@@ -323,7 +328,7 @@ class HostSession:
         """Greedy episodes on envs of their own."""
 
         def greedy(obs_N: Any) -> np.ndarray:
-            return np.argmax(self.q(self.params, obs_N), axis=-1)
+            return np.argmax(self.q(obs_N), axis=-1)
 
         return [play_on_host(self.spec, greedy, self.spec.evaluation.episodes, self._eval_seed())]
 
@@ -333,8 +338,3 @@ class HostSession:
     def weights(self, index: int) -> Any:
         """Flat weight vector."""
         return self.learner.params
-
-
-def _acting_copy(learner: LearnerState, acts_with: str) -> Any:
-    """Weights to act with, apart from the learner's: those are overwritten by its next update."""
-    return np.array(learner.params) if acts_with == "NumPy" else learner.params.copy()

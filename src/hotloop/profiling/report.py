@@ -49,7 +49,7 @@ def build(spec: Spec, stages: Stages, result: dict[str, Any], rows: list[dict[st
         },
         "course": course,
     }
-    report["says"] = [*_what_costs(report), *_what_changed(course)]
+    report["says"] = [*_what_costs(report), *what_changed(course)]
     return report
 
 
@@ -104,7 +104,7 @@ def _what_costs(report: dict[str, Any]) -> list[str]:
     ]
 
 
-def _what_changed(course: list[dict[str, Any]]) -> list[str]:
+def what_changed(course: list[dict[str, Any]]) -> list[str]:
     """Tell 'slower because the agent lives longer' from 'slower per step'."""
     known = [part for part in course if part["steps_per_episode"]]
     if len(known) < 2:

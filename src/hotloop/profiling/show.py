@@ -15,7 +15,8 @@ def print_tables(report: dict[str, Any], console: Any) -> None:
     title = f"one block: {block['env_steps']} env steps, then {block['updates']} gradient steps"
     table = Table(title=title, title_justify="left", show_edge=False)
     table.add_column("stage")
-    for column in ("us per block", "us per env step", "share of fused"):
+    is_fused = "fused_us" in report
+    for column in ("us per block", "us per env step", "share of fused" if is_fused else "share"):
         table.add_column(column, justify="right")
     for row in report["stages"]:
         table.add_row(*_cells(row["stage"], row))
@@ -23,15 +24,20 @@ def print_tables(report: dict[str, Any], console: Any) -> None:
             for part in report["parts"]:
                 table.add_row(*_cells(f"  {part['stage'].removeprefix('env step: ')}", part), style="dim")
     table.add_section()
-    table.add_row("sum of stages", f"{report['sum_of_stages_us']:,.1f}", "", f"{report['sum_over_fused']:.1%}")
-    table.add_row("all of learning in one loop", f"{report['update_us']:,.1f}", "", "")
-    table.add_row("fused", f"{report['fused_us']:,.1f}", "", "100.0%")
+    if is_fused:
+        table.add_row("sum of stages", f"{report['sum_of_stages_us']:,.1f}", "", f"{report['sum_over_fused']:.1%}")
+        table.add_row("all of learning in one loop", f"{report['update_us']:,.1f}", "", "")
+        table.add_row("fused", f"{report['fused_us']:,.1f}", "", "100.0%")
+    else:
+        table.add_row("the whole loop", f"{report['whole_us']:,.1f}", "", "100.0%")
     console.print(table)
-    loss, episodes = report["q_loss"], report["episodes"]
-    console.print(
-        f"Q-loss: {loss['calls']:,.0f} calls, {loss['mean_ms']:.4g} ms each (target and forward pass); with gradient "
-        f"and optimiser {loss['mean_ms_with_gradient_and_step']:.4g} ms"
-    )
+    episodes = report["episodes"]
+    if is_fused:
+        loss = report["q_loss"]
+        console.print(
+            f"Q-loss: {loss['calls']:,.0f} calls, {loss['mean_ms']:.4g} ms each (target and forward pass); with "
+            f"gradient and optimiser {loss['mean_ms_with_gradient_and_step']:.4g} ms"
+        )
     console.print(
         f"speed: {report['env_steps_per_s']:,.0f} env steps/s, {report['updates_per_s']:,.0f} updates/s; "
         f"{episodes['episodes']:,} episodes in {episodes['env_steps']:,} env steps = "
@@ -75,7 +81,7 @@ def print_functions(found: dict[str, Any], console: Any) -> None:
 
 
 def draw(report: dict[str, Any], name: str, path: Path) -> Path:
-    """Stages as bars, in % of the fused block; beside them, time per step and per episode during training."""
+    """Stages as bars, in % of the whole block; beside them, time per step and per episode during training."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -84,10 +90,10 @@ def draw(report: dict[str, Any], name: str, path: Path) -> Path:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), width_ratios=[1.25, 1], layout="constrained")
     _bars(left, report)
     _course(right, report["course"])
-    block = report["block"]
+    block, whole = report["block"], report["fused_us" if "fused_us" in report else "whole_us"]
     figure.suptitle(
         f"{name}: one block = {block['env_steps']} env steps + {block['updates']} updates, "
-        f"{report['fused_us'] / 1e3:.3g} ms; {report['env_steps_per_s']:,.0f} env steps/s",
+        f"{whole / 1e3:.3g} ms; {report['env_steps_per_s']:,.0f} env steps/s",
         x=0.01,
         ha="left",
     )
@@ -110,7 +116,7 @@ def _bars(axes: Any, report: dict[str, Any]) -> None:
         axes.text(max(row["share"], 0) * 100, place, text, va="center", fontsize=8)
     axes.set_xlim(left=min(0, *(row["share"] * 100 for _, row, _ in rows)))
     axes.margins(x=0.3)
-    axes.set_xlabel("% of the fused block")
+    axes.set_xlabel("% of the fused block" if "fused_us" in report else "% of the loop's time")
     axes.spines[["top", "right"]].set_visible(False)
 
 

@@ -66,7 +66,7 @@ class Frames:
 
     def __init__(self, obs: Any, stack: int, num_envs: int, transitions: int, n_step: int) -> None:
         leaves = jax.tree.leaves(obs)
-        if stack > 1 and (len(leaves) != 1 or not leaves[0].shape or leaves[0].shape[0] != stack):
+        if stack > 1 and (leaves != [obs] or not leaves[0].shape or leaves[0].shape[0] != stack):
             seen = ", ".join(str(tuple(leaf.shape)) for leaf in leaves)
             raise SpecError(
                 f"replay.stacked_frames is {stack}, but an observation has shape {seen}; "

@@ -86,6 +86,7 @@ class HostReplay:
         if self.hindsight:
             self.hindsight.forget()
         self.seen, self.kept = obs_N, self.store.begin(obs_N)
+        self._drop_what_lost_a_frame()
 
     def insert(self, step: Step, random: np.random.Generator) -> None:
         """Take one vector step in. Copies what it keeps."""
@@ -99,19 +100,21 @@ class HostReplay:
         self.seen, self.kept = step.obs, now
         if items is not None and len(items.r_t):
             self._keep(items)
+        self._drop_what_lost_a_frame()  # frames may have come without an item: an env was only reset, or failed
 
     def _keep(self, items: Item) -> None:
         places = self.ring.insert(items)
         if isinstance(self.store, Frames):
             self.written_at[places] = self.store.written
-            self._drop_what_lost_a_frame(len(places))
         if self.sampling:
             self.tree.set(places, np.full(len(places), self.largest))
 
-    def _drop_what_lost_a_frame(self, inserted: int) -> None:
+    def _drop_what_lost_a_frame(self) -> None:
+        if not isinstance(self.store, Frames):
+            return
         oldest = self.store.oldest
         while self.ring.size:  # once around for one vector step, as a rule
-            first, count = self.ring.inserted - self.ring.size, min(self.ring.size, 2 * inserted + 8)
+            first, count = self.ring.inserted - self.ring.size, min(self.ring.size, 2 * self.num_envs + 8)
             places = np.arange(first, first + count) % self.ring.capacity
             lost = int(np.count_nonzero(self.written_at[places] < oldest))
             if lost and (dropped := self.ring.drop_oldest(lost)).size and self.sampling:
@@ -214,7 +217,8 @@ class HostReplay:
         if not isinstance(self.store, Frames):
             return
         valid = np.arange(self.ring.inserted - self.ring.size, self.ring.inserted) % self.ring.capacity
-        numbers = [self.ring.rows.s_tm1[valid], self.ring.rows.s_t[valid], self.kept]
+        held = np.arange(self.delay.n)[::-1, None] < self.delay.held_N
+        numbers = [self.ring.rows.s_tm1[valid], self.ring.rows.s_t[valid], self.kept, self.delay.kept[held]]
         low, high = self.store.written - self.store.capacity, self.store.written
         if any(part.size and (part.min() < max(low, 0) or part.max() >= high) for part in numbers):
             raise ValueError(f"the checkpoint's transitions point outside its {high} frames")

@@ -11,9 +11,10 @@ _EIGEN, _INTRA = "xla_cpu_multi_thread_eigen", "intra_op_parallelism_threads"
 _DEVICES = "xla_force_host_platform_device_count"
 
 
-def choose_threads(spec: Spec) -> int:
-    """One XLA thread for small networks (handing work to a pool costs more than the work), all for images."""
-    cores = os.cpu_count() or 1
+def choose_threads(spec: Spec, steps_meanwhile: bool = False) -> int:
+    """One XLA thread for small networks (handing work to a pool costs more than the work), all for images; half of
+    them where envs step at the same time."""
+    cores = (os.cpu_count() or 1) // (2 if steps_meanwhile else 1)
     return max(1, cores // spec.seeds) if is_image_network(spec) else 1
 
 
@@ -22,9 +23,9 @@ def is_image_network(spec: Spec) -> bool:
     return isinstance(spec.network, Network) and isinstance(spec.network.torso, Cnn)
 
 
-def start(spec: Spec) -> dict[str, Any]:
+def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, Any]:
     """Start JAX for this spec and say what was chosen. Flags the user has set are kept."""
-    threads, flags = choose_threads(spec), os.environ.get("XLA_FLAGS", "")
+    threads, flags = choose_threads(spec, steps_meanwhile), os.environ.get("XLA_FLAGS", "")
     if _EIGEN in flags or _INTRA in flags:
         said = f"XLA_FLAGS={flags}"
     elif _already_running():

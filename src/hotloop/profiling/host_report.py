@@ -1,0 +1,103 @@
+"""A profile of a run on the host: its own spans, which are always on, and what they add up to."""
+
+import json
+from itertools import pairwise
+from typing import Any
+
+from hotloop.profiling import show
+from hotloop.profiling.report import course_of, what_changed
+from hotloop.progress import Reporter
+from hotloop.runs import metrics
+from hotloop.runs.folder import RunFolder
+from hotloop.spec import Spec
+
+ADVICE = {
+    "step": "the env is what holds this run back: more envs at once, env.vectorization: async, or a faster env",
+    "update": "learning is what holds this run back: pipeline concurrent steps the envs meanwhile; a smaller network, "
+    "batch_size or updates_per_step makes it do less",
+    "select": "acting is what holds this run back: more envs share one call",
+    "insert": "storing is what holds this run back: more envs share one call",
+    "sample": "drawing batches is what holds this run back: uniform sampling, or smaller batches",
+    "transfer": "the way to the device is what holds this run back: smaller batches, uint8 observations",
+    "log": "evaluation, saving and logging are what hold this run back: raise evaluation.every or log.every",
+}
+LEARNER = ("transfer", "update")
+
+
+def profile_host_run(
+    spec: Spec, pipeline: str, spans: Any, result: dict[str, Any], folder: RunFolder, reporter: Reporter
+) -> dict[str, Any]:
+    """Leaves profile.json, profile.png and trace.json in the run's folder."""
+    found = build(spec, pipeline, metrics.read(folder.metrics_file), result)
+    try:
+        (folder.path / "profile.json").write_text(json.dumps(found, indent=1) + "\n")
+        spans.write_trace(folder.path / "trace.json")
+        with reporter.busy("drawing"):
+            show.draw(found, spec.name, folder.path / "profile.png")
+    except OSError as error:
+        result["disk_error"] = f"the profile could not be written: {error}"
+        reporter.warn(result["disk_error"])
+    return found
+
+
+def build(spec: Spec, pipeline: str, rows: list[dict[str, Any]], result: dict[str, Any]) -> dict[str, Any]:
+    """The stages of the lines of metrics that lie after the learning start, per block of env steps."""
+    train = [row for row in rows if row["kind"] == "train" and "stage_seconds" in row]
+    pairs = [(a, b) for a, b in pairwise(train) if a["env_steps"] >= spec.replay.start]
+    steps = sum(b["env_steps"] - a["env_steps"] for a, b in pairs)
+    seconds = sum((b["env_steps"] - a["env_steps"]) / b["env_steps_per_s"] for a, b in pairs)
+    blocks = max(steps / spec.block.env_steps, 1e-9)
+    spent = {name: sum(b["stage_seconds"][name] for _, b in pairs) for name in train[-1]["stage_seconds"]}
+    is_concurrent = pipeline.startswith("concurrent")
+    log = spent.pop("log")
+    beside = sum(spent[name] for name in LEARNER) if is_concurrent else 0.0
+    wall = seconds + log
+    rest = wall - log - sum(spent.values()) + beside
+    if is_concurrent:  # what is left of the loop's time is waiting for the learner
+        spent["wait for the learner"], rest = max(0.0, rest), min(0.0, rest)
+
+    def row(name: str, value: float) -> dict[str, Any]:
+        return {
+            "stage": name,
+            "us_per_block": round(value / blocks * 1e6, 3),
+            "us_per_env_step": round(value / max(steps, 1) * 1e6, 5),
+            "share": round(value / wall, 4) if wall else 0.0,
+        }
+
+    report = {
+        "pipeline": pipeline,
+        "stages": [*(row(name, value) for name, value in spent.items()), row("log", log), row("rest", rest)],
+        "parts": [],
+        "block": {
+            "env_steps": spec.block.env_steps,
+            "vector_steps": spec.block.vector_steps,
+            "updates": spec.block.updates,
+        },
+        "whole_us": round(wall / blocks * 1e6, 2),
+        "outside_env_and_update": round(1 - (spent["step"] + spent["update"]) / wall, 4) if wall else None,
+        "env_steps_per_s": result["env_steps_per_s"],
+        "updates_per_s": result["updates_per_s"],
+        "episodes": {
+            "env_steps": result["env_steps"],
+            "episodes": result["episodes"],
+            "steps_per_episode": result["steps_per_episode"],
+        },
+        "course": course_of(rows, spec),
+    }
+    report["says"] = [*_what_costs(report, is_concurrent), *what_changed(report["course"])]
+    return report
+
+
+def _what_costs(report: dict[str, Any], is_concurrent: bool) -> list[str]:
+    named = [stage for stage in report["stages"] if stage["stage"] in ADVICE]
+    if is_concurrent:
+        learner = sum(stage["share"] for stage in named if stage["stage"] in LEARNER)
+        acting = sum(stage["share"] for stage in named if stage["stage"] not in LEARNER)
+        side = "learner" if learner > acting else "host loop"
+        busy, other = max(learner, acting), min(learner, acting)
+        first = [f"the {side} takes longer: it is busy {busy:.0%} of the time, the other {other:.0%}"]
+        named = [stage for stage in named if (stage["stage"] in LEARNER) == (side == "learner")]
+    else:
+        first = []
+    dearest = max(named, key=lambda stage: stage["share"])
+    return [*first, f"the dearest stage is {dearest['stage']} ({dearest['share']:.0%}); {ADVICE[dearest['stage']]}"]

@@ -10,13 +10,13 @@ train: $(VENV)/.core
 	$(BIN)/hotloop train cartpole
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
 
 bench: $(VENV)/.test
-	for name in update train iteration startup learning flood env snake; do $(BIN)/hotloop bench $$name || exit 1; done
+	for name in update train iteration startup learning flood env snake sum_tree replay pixels; do $(BIN)/hotloop bench $$name || exit 1; done
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -3,14 +3,14 @@
 import os
 import shutil
 import tempfile
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-# Before JAX starts. Compiled programs are shared by the tests and the commands they start, and by nobody else.
-_CACHE = Path(tempfile.mkdtemp(prefix="hotloop-tests-"))
-os.environ["HOTLOOP_CACHE"] = str(_CACHE)
+# Before JAX starts. Compiled programs are shared by the tests (of all processes) and the commands they start.
+_IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+if not _IS_WORKER:
+    os.environ["HOTLOOP_CACHE"] = tempfile.mkdtemp(prefix="hotloop-tests-")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the oracles' tolerances are those of CPU arithmetic
 
 # The same examples every time: a red test is a change of the code. HYPOTHESIS_PROFILE=explore draws new ones.
@@ -20,4 +20,5 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    shutil.rmtree(_CACHE, ignore_errors=True)
+    if not _IS_WORKER:
+        shutil.rmtree(os.environ["HOTLOOP_CACHE"], ignore_errors=True)

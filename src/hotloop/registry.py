@@ -42,6 +42,8 @@ BENCHES: Mapping[str, Entry] = {
     "flood": Entry("hotloop.bench.flood:run", "flood fill on 768 Snake boards against Python and NumPy"),
     "env": Entry("hotloop.bench.env:run", "256 Snakes against the same rules in PyTorch and Python loops"),
     "snake": Entry("hotloop.bench.snake:run", "Snake training against a slow pipeline and each remedy for it"),
+    "pixels": Entry("hotloop.bench.pixels:run", "Pong by each pipeline and by SB3; acting against the bare emulators"),
+    "replay": Entry("hotloop.bench.replay:run", "what priorities and stacks of single frames cost, and save"),
     "sum_tree": Entry("hotloop.bench.sum_tree:run", "draws and updates of prioritised replay against a tree in Python"),
     "learning": Entry(
         "hotloop.bench.learning:run", "CartPole until solved and Snake beside its reference scores, several seeds each"

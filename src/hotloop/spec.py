@@ -133,9 +133,10 @@ class Env(_Section):
     """Environments stepped together. Changes speed, not how much is learned per transition."""
     options: dict[str, Any] = {}
     """Passed to the env's constructor."""
-    vectorization: Literal["auto", "native", "sync", "async"] = "auto"
-    """How a Gymnasium env is multiplied. native: by its own vector entry point. sync: one after the other. async: each
-    in a process of its own, for envs that are slow in Python. auto: native if it has one, else sync."""
+    vectorization: Literal["auto", "native", "sync", "threads", "async"] = "auto"
+    """How a Gymnasium env is multiplied. native: by its own vector entry point. sync: one after the other. threads: on
+    all cores, for emulators that work outside of Python's lock. async: each in a process of its own, for envs that are
+    slow in Python. auto: native if it has one, else sync."""
     info: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Keys of a Gymnasium env's `info` whose value at the end of each episode becomes a metric."""
 

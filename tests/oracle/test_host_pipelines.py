@@ -232,14 +232,14 @@ def test_without_the_replay_a_resumed_run_collects_again_before_it_learns():
     assert 9 <= other.read().updates[0] - updates <= 12, "and nothing is caught up afterwards"
 
 
-def test_a_run_of_envs_in_processes_is_the_run_of_envs_one_after_the_other():
+def test_a_run_of_envs_in_threads_or_processes_is_the_run_of_envs_one_after_the_other():
     ends = []
-    for vectorization in ("sync", "async"):
+    for vectorization in ("sync", "threads", "async"):
         session = begun(env={"id": "Acrobot-v1", "num_envs": 2, "vectorization": vectorization})
         session.advance(60)
         ends.append({k: v for k, v in digests(session.arrays()).items() if k in ("learner", "replay", "random")})
         session.envs.close()
-    assert ends[0] == ends[1]
+    assert ends[0] == ends[1] == ends[2]
 
 
 def test_counting_envs_are_what_the_serial_envs_see():

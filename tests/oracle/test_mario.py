@@ -198,7 +198,7 @@ def test_consoles_in_one_process_do_not_know_each_other(make: Make) -> None:
 def test_up_to_noop_max_frames_of_waiting_follow_the_seed(make: Make) -> None:
     frames_played = 0x09  # where the game counts them
     env, waits = make(noop_max=10), []
-    env._nes.restore()
+    env.nes.restore()
     start = env._ram[frames_played]
     for seed in [*range(8), *range(8)]:
         env.reset(seed=seed)

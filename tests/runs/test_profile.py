@@ -199,3 +199,27 @@ def test_an_env_that_cannot_be_stepped_is_refused(hotloop, tmp_path, args, said)
 
 def test_a_profile_of_nothing_is_refused(hotloop):
     assert "say what to train" in hotloop("profile").refusal
+
+
+@pytest.mark.parametrize("pipeline", ["sync", "concurrent"])
+def test_a_host_run_is_profiled_by_its_own_spans_to_the_same_bits(hotloop, tmp_path, pipeline):
+    small = (
+        *("--env", "CartPole-v1", "--pipeline", pipeline, "--steps", "1500"),
+        *("--set", "env.num_envs=4", "--set", "network.torso.hidden=[16]", "--set", "log.every=250"),
+        *("--set", "replay={capacity: 512, start: 64, batch_size: 16}", "--set", "evaluation.every=0"),
+    )
+    profiled = hotloop("train", *small, "--out", "profiled", "--json", env={"PROFILE": "true"}).json["profile"]
+    assert hotloop("train", *small, "--out", "plain").code == 0
+    assert manifest(tmp_path / "profiled")["digests"] == manifest(tmp_path / "plain")["digests"]
+    shares = {row["stage"]: row["share"] for row in profiled["stages"]}
+    assert {"select", "step", "insert", "sample", "transfer", "update", "log", "rest"} <= set(shares)
+    assert 0 < profiled["outside_env_and_update"] < 1
+    if pipeline == "sync":
+        assert sum(shares.values()) == pytest.approx(1, abs=0.01)
+    assert any("the dearest stage is" in line for line in profiled["says"])
+    trace = json.loads((tmp_path / "profiled" / "trace.json").read_text())["traceEvents"]
+    spans = [event for event in trace if event["ph"] == "X"]
+    assert {"select", "step", "insert", "sample", "update"} <= {event["name"] for event in spans}
+    assert all(event["dur"] >= 0 <= event["ts"] for event in spans)
+    assert len({event["tid"] for event in spans}) == (2 if pipeline == "concurrent" else 1)
+    assert (tmp_path / "profiled" / "profile.png").stat().st_size > 10_000

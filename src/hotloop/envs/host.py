@@ -4,6 +4,7 @@ All three of Gymnasium's autoreset modes come out the same: `final_obs` is the s
 next step starts from, and a step in which an env was only reset is not `valid`: nothing was done in it.
 """
 
+import os
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -50,9 +51,10 @@ def make_vector_env(
         if vectorization == "async":
             # Reset by us: with SAME_STEP Gymnasium keeps the last observation of an env that reuses its array, and
             # the reset then overwrites it.
-            reset_by_us = {"autoreset_mode": AutoresetMode.DISABLED}
+            reset_by_us = {"autoreset_mode": AutoresetMode.DISABLED, "context": "spawn"}
             return gym.make_vec(env_id, num_envs, vectorization_mode="async", vector_kwargs=reset_by_us, **options)
-        return SerialEnvs(lambda: gym.make(env_id, disable_env_checker=True, **options), num_envs, info_keys)
+        threads = min(num_envs, os.cpu_count() or 1) if vectorization == "threads" else 1
+        return SerialEnvs(lambda: gym.make(env_id, disable_env_checker=True, **options), num_envs, info_keys, threads)
     except SpecError:
         raise
     except ModuleNotFoundError as error:
@@ -157,7 +159,7 @@ class HostEnvs:
         parts = self._parts()
         if all(hasattr(part, "get_state") for part in parts):
             return {"state": {str(i): part.get_state() for i, part in enumerate(parts)}, "ended": self._ended}
-        generators = [getattr(part, "np_random", None) for part in parts]
+        generators = [getattr(part, "_np_random", None) for part in parts]  # None where the env has not made one
         if any(not isinstance(getattr(g, "bit_generator", None), np.random.PCG64) for g in generators):
             return {}
         return {"random": np.stack([generator_to_array(generator) for generator in generators if generator])}

@@ -85,8 +85,8 @@ class Mario(gym.Env[np.ndarray, np.int64]):
         self.observation_space = gym.spaces.Box(0, 255, (stack, size, size), np.uint8)
         self.action_space = gym.spaces.Discrete(len(self.buttons))
         self._picture = GreyPicture(size)
-        self._nes = Nes(package_folder("gym_super_mario_bros") / "_roms" / "super-mario-bros.nes")
-        self._ram = self._nes.ram.data  # a memoryview, whose items are Python ints: no sum of them overflows
+        self.nes = Nes(package_folder("gym_super_mario_bros") / "_roms" / "super-mario-bros.nes")
+        self._ram = self.nes.ram.data  # a memoryview, whose items are Python ints: no sum of them overflows
         self._begin(world - 1, stage - 1)
         self._over = True
 
@@ -95,12 +95,12 @@ class Mario(gym.Env[np.ndarray, np.int64]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Begin at the start of the stage, after up to `noop_max` frames of waiting."""
         super().reset(seed=seed)
-        self._nes.restore()
+        self.nes.restore()
         for _ in range(int(self.np_random.integers(self.noop_max + 1)) if self.noop_max else 0):
-            self._nes.step_frame(0)
+            self.nes.step_frame(0)
         self._x = self._largest_x = self._read_x()
         self._idle, self._over = 0, False
-        self._seen = np.repeat(self._picture(self._nes.pixels)[None], self.stack, axis=0)
+        self._seen = np.repeat(self._picture(self.nes.pixels)[None], self.stack, axis=0)
         return self._seen, self._info(flag=False)
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -111,7 +111,7 @@ class Mario(gym.Env[np.ndarray, np.int64]):
             raise ValueError("the episode has ended; call reset()")
         buttons, dead, flag = self.buttons[int(action)], False, False
         for _ in range(self.skip):
-            self._nes.step_frame(buttons)
+            self.nes.step_frame(buttons)
             dead, flag = self._is_dead(), self._has_flag()
             if dead or flag:
                 break
@@ -122,35 +122,35 @@ class Mario(gym.Env[np.ndarray, np.int64]):
         self._over = terminated or truncated
         seen = np.empty_like(self._seen)
         seen[:-1] = self._seen[1:]
-        seen[-1] = self._picture(self._nes.pixels)
+        seen[-1] = self._picture(self.nes.pixels)
         self._seen = seen
         return seen, reward, terminated, truncated, self._info(flag=flag)
 
     def render(self) -> Any:
         """Return the screen in colour (240, 256, 3)."""
-        return None if self.render_mode is None else self._nes.screen.copy()
+        return None if self.render_mode is None else self.nes.screen.copy()
 
     def close(self) -> None:
         """Let the console go."""
         self._ram.release()
-        self._nes.close()
+        self.nes.close()
 
     def _begin(self, world: int, stage: int) -> None:
         """Press start, choose the stage while the title is shown, and keep the moment when Mario can move."""
-        self._nes.reset()
+        self.nes.reset()
         ram = self._ram
         # Before their second stage these worlds have an area in which Mario only walks into a pipe.
         area = stage + (world in (0, 1, 3, 6) and stage > 0)
         for frame in range(LONGEST_START):
             if ram[MODE] == PLAYING and ram[STATE] == FREE:
-                self._nes.backup()
+                self.nes.backup()
                 return
             if _number(ram[CLOCK]) == 0:  # it is set when the stage is loaded
                 ram[WORLD], ram[STAGE], ram[AREA] = world, stage, area
             else:
                 ram[ANNOUNCEMENT] = 0
             pressed = ram[MODE] == TITLE and frame % 2 == 0  # later on, start would pause the game
-            self._nes.step_frame(START if pressed else 0)
+            self.nes.step_frame(START if pressed else 0)
         raise RuntimeError(f"stage {world + 1}-{stage + 1} did not begin within {LONGEST_START} frames")
 
     def _move(self) -> int:

@@ -1,7 +1,11 @@
-"""Gymnasium envs stepped one after the other in this process; one that raises is built anew and the others go on."""
+"""Gymnasium envs stepped in this process; one that raises is built anew and the others go on.
+
+One after the other, or by threads: an emulator that works outside of Python's lock then uses several cores.
+"""
 
 import contextlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gymnasium as gym
@@ -18,8 +22,11 @@ class SerialEnvs:
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
 
-    def __init__(self, make: Callable[[], Any], num_envs: int, info_keys: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, make: Callable[[], Any], num_envs: int, info_keys: tuple[str, ...] = (), threads: int = 1
+    ) -> None:
         self._make, self.num_envs, self._info_keys = make, num_envs, info_keys
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="envs") if threads > 1 else None
         self.envs = [make() for _ in range(num_envs)]
         self.single_observation_space: gym.Space[Any] = self.envs[0].observation_space
         self.single_action_space: gym.Space[Any] = self.envs[0].action_space
@@ -46,13 +53,12 @@ class SerialEnvs:
         count = self.num_envs
         reward, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
         infos: dict[str, Any] = {key: np.full(count, np.nan) for key in self._info_keys}
-        for i, env in enumerate(self.envs):
-            try:
-                self._seen[i], reward[i], terminated[i], truncated[i], info = env.step(actions[i])
-            except Exception as error:  # whatever the user's own code raises
-                self._rebuild(i, error)
+        for i, stepped in enumerate((self._pool.map if self._pool else map)(_step, self.envs, actions)):
+            if isinstance(stepped, Exception):
+                self._rebuild(i, stepped)
                 infos.setdefault("failed", np.zeros(count, bool))[i] = True
                 continue
+            self._seen[i], reward[i], terminated[i], truncated[i], info = stepped
             self._in_a_row[i] = 0
             for key in self._info_keys:
                 if key in info:
@@ -61,6 +67,8 @@ class SerialEnvs:
 
     def close(self) -> None:
         """Let the envs go."""
+        if self._pool:
+            self._pool.shutdown()
         for env in self.envs:
             env.close()
 
@@ -88,6 +96,14 @@ class SerialEnvs:
             self._seen[i], _ = self.envs[i].reset(seed=seed)
         except Exception as again:
             self._rebuild(i, again)
+
+
+def _step(env: Any, action: Any) -> Any:
+    """What the env returned, or the error it raised."""
+    try:
+        return env.step(action)
+    except Exception as error:  # whatever the user's own code raises
+        return error
 
 
 class EnvFailed(Exception):

@@ -119,7 +119,20 @@ class Assembly:
         }
         if axis.rows > axis.num_devices:
             parts["the seed at work on each device"] = axis.num_devices * replay
-        return MemoryPlan(parts, setup.device_memory_available(available_host_memory()))
+        return MemoryPlan(parts, setup.device_memory_available(available_host_memory()), self._memory_remedies())
+
+    def _memory_remedies(self) -> tuple[str, ...]:
+        """What else than a smaller replay would make a run fit."""
+        if self.on_device:
+            return ("the number of seeds",) if self.spec.seeds > 1 else ()
+        env: Any = self.env
+        shapes, replay = env.observations.shapes, self.spec.replay
+        is_image = getattr(shapes, "dtype", None) == "uint8" and len(shapes.shape) == 3
+        if is_image and replay.stacked_frames == 1 and shapes.shape[0] <= shapes.shape[2]:
+            return (
+                f"if its first axis is stacked frames, store each once with replay.stacked_frames={shapes.shape[0]}",
+            )
+        return ()
 
     def describe(self) -> list[str]:
         """What is about to be trained, and how, in a few lines."""

@@ -90,6 +90,12 @@ class Driver:
     # -- the loop -------------------------------------------------------------------------------------
 
     def _drive(self, resumed_at: int | None) -> dict[str, Any]:
+        try:
+            return self._drive_to_the_end(resumed_at)
+        finally:
+            self.session.close()
+
+    def _drive_to_the_end(self, resumed_at: int | None) -> dict[str, Any]:
         self.metrics = Metrics(self.folder.path, resumed_at)
         spec, pace = self.spec, 1
         with _Interrupts() as interrupts:
@@ -186,6 +192,8 @@ class Driver:
         self.logged_at = host.env_steps
         steps_per_s, updates_per_s = self.clock.lap()
         speed = {"env_steps_per_s": round(steps_per_s, 1), "updates_per_s": round(updates_per_s, 1)}
+        for notice in self.session.notices():
+            self.reporter.warn(notice)
         figures = {**self._figures(host), **speed, **self.session.own_figures(), **self._stages()}
         self._try("metrics", lambda: self.metrics.write("train", host.env_steps, figures))
 

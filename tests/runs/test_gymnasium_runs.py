@@ -23,13 +23,18 @@ class Broken(gymnasium.Env):
     action_space = gymnasium.spaces.Discrete(2)
     steps = 0
 
+    def __init__(self, raises=False):
+        self.raises = raises
+
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         return numpy.zeros(2, numpy.float32), {}
 
     def step(self, action):
         self.steps += 1
-        reward = float("nan") if self.steps == 120 else 1.0
+        if self.raises and self.steps == 40:
+            raise RuntimeError("out of ammunition")
+        reward = float("nan") if self.steps == 120 and not self.raises else 1.0
         return numpy.zeros(2, numpy.float32), reward, self.steps % 10 == 0, False, {}
 
 gymnasium.register("Broken-v0", entry_point=Broken)
@@ -72,6 +77,34 @@ def test_an_env_that_gives_nan_is_named_and_the_run_is_saved(hotloop, tmp_path):
     assert ran.code == 1
     assert ran.err.splitlines()[-1].startswith("hotloop: env 0 gave a reward that is not finite (env step 476)")
     assert checkpoints(tmp_path / "run")[-1] == 476
+
+
+def test_an_env_that_raises_is_built_anew_counted_and_told(hotloop, tmp_path):
+    (tmp_path / "broken_env.py").write_text(BROKEN_ENV)
+    args = ("--env", "broken_env:Broken-v0", "--set", "env.options.raises=true", *SMALL, "--steps", "800")
+    ran = hotloop("train", *args, "--out", "run", env={"PYTHONPATH": str(tmp_path)})
+    assert ran.code == 0, ran.err
+    assert "out of ammunition" in ran.err
+    assert metrics(tmp_path / "run", "train")[-1]["env_failures"] >= 4
+
+
+def test_a_checkpoint_without_the_replay_is_small_and_says_so_when_resumed(hotloop, tmp_path):
+    args = ("train", "--env", "CartPole-v1", *SMALL, "--set", "log.save_replay=false", "--steps", "600", "--out", "run")
+    assert hotloop(*args).code == 0
+    ran = hotloop("resume", "run", "--steps", "800")
+    assert ran.code == 0, ran.err
+    assert "the checkpoint has no replay: learning goes on after 64 env steps more" in ran.err
+
+
+def test_a_replay_that_does_not_fit_is_refused_with_the_figures_and_remedies(hotloop):
+    args = ("--env", "ALE/Pong-v5", "--set", "network.torso={kind: cnn, layout: CHW}")
+    small = {"HOTLOOP_MEMORY_LIMIT": str(500 << 20)}
+    said = hotloop("train", *args, "--set", "replay.storage=whole", env=small).refusal
+    assert "needs 5." in said
+    assert "500.0 MiB is available; lower replay.capacity, or " in said
+    assert "replay.stacked_frames=4" in said
+    ran = hotloop("train", *args, "--set", "replay.stacked_frames=4", "--plan", "--json")
+    assert ran.json["total"] < 0.8 * (1 << 30)
 
 
 @pytest.mark.parametrize(

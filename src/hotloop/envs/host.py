@@ -144,9 +144,9 @@ class HostEnvs:
         return self.env.envs[0].unwrapped if isinstance(self.env, SerialEnvs) else gym.make(env_id, **options).unwrapped
 
     @property
-    def failures(self) -> int:
-        """Times an env raised and was built anew."""
-        return int(getattr(self.env, "failures", 0))
+    def last_failure(self) -> str:
+        """What the env that last had to be built anew had raised."""
+        return str(getattr(self.env, "last_failure", ""))
 
     def close(self) -> None:
         """Let the envs go."""

@@ -74,6 +74,10 @@ class DeviceSession:
         """Nothing beside a Reading."""
         return {}
 
+    def notices(self) -> list[str]:
+        """Nothing."""
+        return []
+
     def forget_totals(self) -> None:
         """Zeros in the same places: the compiled program wants its arrays where they were."""
         zeros = jax.tree.map(
@@ -87,6 +91,9 @@ class DeviceSession:
         keys = [jax.random.fold_in(jax.random.key(seed), env_steps) for seed in self.seeds]
         played = to_host(self._evaluate(self.state.learner.params, self.axis.stack(keys)))  # sync
         return [played] if len(self.seeds) == 1 else [played.of(index) for index in range(len(self.seeds))]
+
+    def close(self) -> None:
+        """Nothing outlives it."""
 
     def weights(self, index: int) -> Any:
         """Flat weight vector of one seed."""

@@ -124,7 +124,7 @@ class HostSession:
         self.random = np.random.Generator(np.random.PCG64(self.seed))
         for name in COUNTERS:
             setattr(self, name, 0)
-        self.start_at = self.spec.replay.start
+        self.start_at, self._told = self.spec.replay.start, 0
         self._begin_episodes()
 
     def _fresh_learner(self) -> LearnerState:
@@ -260,6 +260,14 @@ class HostSession:
         info = {f"{key}_mean": total / count for key, total in self.totals.info.items()} if count else {}
         return {**info, "env_failures": self.failures, "replay_size": self.replay.size}
 
+    def notices(self) -> list[str]:
+        """Envs that raised since the last time this was asked."""
+        fresh, self._told = self.failures - self._told, self.failures
+        times = "once" if fresh == 1 else f"{fresh} times"
+        return (
+            [f"an env raised and was built anew, {times}; the last time with {self.envs.last_failure}"] if fresh else []
+        )
+
     def forget_totals(self) -> None:
         """Start the sums of the next line of metrics."""
         info = dict.fromkeys(self.spec.env.info, 0.0)
@@ -297,6 +305,7 @@ class HostSession:
         kept = from_arrays(template, arrays, put=lambda array: array)  # 64-bit numbers would not survive the device
         for name in COUNTERS:
             setattr(self, name, int(kept["counters"][name]))
+        self._told = self.failures
         self.learner = jax.device_put(kept["learner"])
         self.random = generator_from_array(kept["random"])
         self.limiter.earn(max(0, int(kept["owed"])))
@@ -334,6 +343,10 @@ class HostSession:
 
     def _eval_seed(self) -> int:
         return int(np.random.SeedSequence([self.seed, self.env_steps, 1]).generate_state(1)[0])
+
+    def close(self) -> None:
+        """Close the envs."""
+        self.envs.close()
 
     def weights(self, index: int) -> Any:
         """Flat weight vector."""

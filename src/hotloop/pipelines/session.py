@@ -56,11 +56,17 @@ class Session(Protocol):
     def own_figures(self) -> dict[str, float]:
         """What a line of metrics says of this session beside what is in a Reading."""
 
+    def notices(self) -> list[str]:
+        """What a person should be told that happened since the last time this was asked."""
+
     def forget_totals(self) -> None:
         """Start the sums of the next line of metrics."""
 
     def evaluate(self) -> list[Episodes]:
         """Greedy episodes with the present weights, of each seed; changes nothing."""
+
+    def close(self) -> None:
+        """Let go of what outlives a run: envs and their processes."""
 
     def weights(self, index: int) -> Any:
         """Flat weight vector of one seed."""

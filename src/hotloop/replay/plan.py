@@ -14,6 +14,7 @@ class MemoryPlan(NamedTuple):
 
     parts: dict[str, int]
     available: int
+    remedies: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
@@ -24,11 +25,11 @@ class MemoryPlan(NamedTuple):
         """One line when it does not fit, with remedies; None when it does."""
         if self.total <= self.available:
             return None
-        fewer = " or the number of seeds" if any("seeds" in name for name in self.parts) else ""
+        remedies = ", or ".join(("lower replay.capacity", *self.remedies))
         largest = max(self.parts, key=lambda name: self.parts[name])
         return (
             f"this run needs {readable(self.total)} of memory ({largest}: {readable(self.parts[largest])}) "
-            f"but {readable(self.available)} is available; lower replay.capacity{fewer}"
+            f"but {readable(self.available)} is available; {remedies}"
         )
 
     def __str__(self) -> str:

@@ -49,7 +49,7 @@ class Agent:
         return q_BA[0] if is_single else q_BA
 
     def evaluate(self, episodes: int = 100, seed: int = 0) -> dict[str, float]:
-        """Play greedy episodes on the device; returns their figures."""
+        """Play greedy episodes; returns their figures."""
         if isinstance(self.env, HostEnvs):
             return play_on_host(
                 self.spec, lambda obs: np.asarray(self._greedy(self.params, obs)), episodes, seed
@@ -71,9 +71,10 @@ class Agent:
             raise SpecError(f"env {self.spec.env.id} cannot draw itself; there is nothing to record")
         key, max_steps = jax.random.key(seed), self.spec.evaluation.max_steps
         if isinstance(env, HostEnvs):
-            frames, fps = host_recording.record(self.spec, env, lambda obs: self._greedy(self.params, obs), seed)
-            every = max(1, round(fps / FRAMES_PER_SECOND))
-            return write_gif([*frames[::every], frames[-1]], Path(path), fps / every)
+            frames, fps = host_recording.record(
+                self.spec, env, lambda obs: self._greedy(self.params, obs), seed, FRAMES_PER_SECOND
+            )
+            return write_gif(frames, Path(path), fps)
         every = max(1, round(env.render_fps / FRAMES_PER_SECOND))
         frames = record(env, self.engine, self.params, key, max_steps, every)
         return write_gif(frames, Path(path), env.render_fps / every)

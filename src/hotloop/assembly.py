@@ -7,7 +7,7 @@ from hotloop.engines.jax import setup
 from hotloop.registry import ENGINES, PIPELINES
 from hotloop.registry import load as load_registered
 from hotloop.replay.plan import MemoryPlan, available_host_memory
-from hotloop.spec import CustomNetwork, Replay, Spec
+from hotloop.spec import CustomNetwork, Spec
 from hotloop.spec_reading import SpecError
 
 if TYPE_CHECKING:
@@ -23,14 +23,17 @@ class Own(NamedTuple):
     env: Any = None
 
 
-def _of_the_host_replay(spec: Spec) -> str | None:
-    """The first choice that only the replay on the host knows, if there is one."""
-    plain, replay = Replay(), spec.replay
-    names = ("sampling", "n_step", "newest_in_batch", "stacked_frames", "hindsight")
-    for name in names:
-        if getattr(replay, name) != getattr(plain, name):
-            return f"replay.{name}"
-    return None if spec.log.save_replay else "log.save_replay: false"
+def _only_on_the_host(spec: Spec) -> str | None:
+    """The first choice that only pipelines on the host know, if there is one."""
+    plain = Spec()
+    for path in (
+        *("replay.sampling", "replay.n_step", "replay.newest_in_batch", "replay.stacked_frames", "replay.hindsight"),
+        *("env.vectorization", "env.info", "evaluation.options", "log.save_replay"),
+    ):
+        section, name = path.split(".")
+        if getattr(getattr(spec, section), name) != getattr(getattr(plain, section), name):
+            return path
+    return "replay.storage: shared" if spec.replay.storage == "shared" else None
 
 
 class Assembly:
@@ -75,7 +78,26 @@ class Assembly:
         env = self.spec.env
         made = make_vector_env(env.id, env.num_envs, env.options, env.vectorization, env.info)
         self.env = HostEnvs(made, env.info)
+        self._check_evaluation(made)
         return self.env.observations.shapes, self.env.actions.size
+
+    def _check_evaluation(self, trained: Any) -> None:
+        """Refuse options of evaluations now instead of at the first one."""
+        from hotloop.envs.host import make_vector_env
+
+        env, changes = self.spec.env, self.spec.evaluation.options
+        if not changes or not self.spec.evaluation.every:
+            return
+        try:
+            played = make_vector_env(env.id, 1, {**env.options, **changes}, env.vectorization)
+        except SpecError as error:
+            raise SpecError(f"evaluation.options: {error}") from None
+        spaces = [(made.single_observation_space, made.single_action_space) for made in (trained, played)]
+        played.close()
+        if spaces[0] != spaces[1]:
+            raise SpecError(
+                "evaluation.options change what the agent sees or does; only rewards and endings may differ"
+            )
 
     def _choose_pipeline(self) -> tuple[str, str]:
         spec, wanted = self.spec, self.spec.pipeline
@@ -87,10 +109,10 @@ class Assembly:
             )
         if not self.on_device and spec.seeds > 1:
             raise SpecError(f"seeds is {spec.seeds}, but {spec.env.id} is {kind}; train one seed at a time")
-        if self.on_device and (unserved := _of_the_host_replay(spec)):
+        if self.on_device and (unserved := _only_on_the_host(spec)):
             raise SpecError(
-                f"{unserved} is not for device envs yet, whose replay is uniform, of whole one-step transitions; train "
-                "on the Gymnasium form of the env"
+                f"{unserved} is not for device envs yet: their replay is uniform, of whole one-step transitions, and "
+                "on the device; train on the Gymnasium form of the env"
             )
         if wanted != "auto":
             return wanted, "as the spec says"

@@ -17,8 +17,7 @@ import psutil
 
 from hotloop.agent import Agent
 from hotloop.assembly import Assembly
-from hotloop.envs.host import NotFinite
-from hotloop.envs.serial import EnvFailed
+from hotloop.failures import EnvFailed, NotFinite
 from hotloop.pipelines.session import Reading
 from hotloop.progress import Reporter
 from hotloop.runs import checkpoint, statistics
@@ -71,7 +70,7 @@ class Driver:
         try:
             lost = self.session.restore(arrays)
             self.best_return, self.evaluation = _known(facts, len(self.seeds))
-        except ValueError as error:
+        except (ValueError, TypeError, OverflowError) as error:  # whatever numbers a damaged file can hold
             raise SpecError(f"{self.folder.path}: {error}") from None
         self._compile()
         steps = self.session.read().env_steps
@@ -104,7 +103,7 @@ class Driver:
                 earlier, before = host, host.env_steps
                 blocks = min(pace, self._blocks_to_next_event(before))
                 started = time.perf_counter()
-                self._advance(blocks)
+                self._saved_if_an_env_fails(self.session.advance, blocks)
                 host = self.session.read()
                 seconds = time.perf_counter() - started
                 self.clock.add(earlier, host, seconds)
@@ -125,16 +124,16 @@ class Driver:
             self.seconds_to_stop = _since_process_start()
             return self._finish(host, stop, interrupted=interrupts.seen is not None)
 
-    def _advance(self, blocks: int) -> None:
+    def _saved_if_an_env_fails(self, work: Callable[..., Any], *args: Any) -> Any:
+        """Do something with envs; when they end the run, it is saved before."""
         try:
-            self.session.advance(blocks)
+            return work(*args)
         except (NotFinite, EnvFailed) as error:
             now = self.session.read()
             self._log(now)
-            self._checkpoint(now)
+            saved = "the run is saved" if self._checkpoint(now) else "the run could not be saved"
             self._try("metrics", self.metrics.close)
-            saved = f"(env step {now.env_steps:,}); it was not stored, and the run is saved"
-            raise type(error)(f"{error} {saved}") from error
+            raise type(error)(f"{error} (env step {now.env_steps:,}); nothing of it was stored, and {saved}") from error
 
     def _blocks_to_next_event(self, env_steps: int) -> int:
         spec = self.spec
@@ -233,7 +232,7 @@ class Driver:
         return figures
 
     def _run_evaluation(self, host: Reading) -> None:
-        summaries = [played.summary() for played in self.session.evaluate()]
+        summaries = [played.summary() for played in self._saved_if_an_env_fails(self.session.evaluate)]
         summary = statistics.together(summaries) if len(summaries) > 1 else summaries[0]
         self.evaluation = {"env_steps": host.env_steps, **summary}
         self._try("metrics", lambda: self.metrics.write("eval", host.env_steps, summary))
@@ -265,7 +264,7 @@ class Driver:
         updates = [int(count) for count in host.updates]
         return {"env_steps": host.env_steps, "updates": updates if len(updates) > 1 else updates[0]}
 
-    def _checkpoint(self, host: Reading) -> None:
+    def _checkpoint(self, host: Reading) -> bool:
         arrays = self.session.arrays()
         facts = {
             **self._facts(host),
@@ -274,8 +273,10 @@ class Driver:
             "digests": digests(arrays),
         }
         where = self.folder.checkpoints / f"{host.env_steps:012d}"
-        if self._try("checkpoint", lambda: checkpoint.save(where, arrays, facts)):
+        is_saved = self._try("checkpoint", lambda: checkpoint.save(where, arrays, facts))
+        if is_saved:
             checkpoint.prune(self.folder.checkpoints, self.spec.log.checkpoints)
+        return is_saved
 
     def _draw_pictures(self) -> None:
         from hotloop.runs.pictures import draw_curve

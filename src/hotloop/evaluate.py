@@ -10,6 +10,7 @@ import numpy as np
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.device import DeviceEnv, Drawable, reset_all
 from hotloop.envs.host import HostEnvs, make_vector_env
+from hotloop.failures import EnvFailed
 from hotloop.spec import Spec
 
 if TYPE_CHECKING:
@@ -97,7 +98,12 @@ def play_on_host(spec: Spec, greedy: Callable[[Any], np.ndarray], episodes: int,
 
 
 def play(envs: HostEnvs, greedy: Callable[[Any], np.ndarray], wanted: int, limit: int, seed: int) -> Episodes:
-    """Play `wanted` episodes, as equally many in each env as can be."""
+    """Play `wanted` episodes, as equally many in each env as can be.
+
+    An episode that reaches `limit` counts as it stands; where the env cannot be reset from outside, it is the last one
+    of that env, so there may be fewer than wanted.
+    """
+    failures = 0
     share_N = np.full(envs.num_envs, wanted // envs.num_envs) + (np.arange(envs.num_envs) < wanted % envs.num_envs)
     returns: list[float] = []
     lengths: list[int] = []
@@ -109,7 +115,16 @@ def play(envs: HostEnvs, greedy: Callable[[Any], np.ndarray], wanted: int, limit
         obs = step.obs
         return_N += np.where(step.valid, step.reward, 0.0)
         length_N += step.valid
-        for i in np.flatnonzero(step.terminated | step.truncated | step.failed | (length_N >= limit)):
+        failures += int(step.failed.sum())
+        if failures > 10 + wanted:
+            raise EnvFailed(f"envs raised {failures} times in an evaluation of {wanted} episodes")
+        ended = step.terminated | step.truncated | step.failed
+        too_long = (length_N >= limit) & ~ended
+        if too_long.any():
+            fresh = envs.restart(too_long)
+            obs = obs if fresh is None else fresh
+            share_N[too_long & (fresh is None)] = np.minimum(share_N[too_long & (fresh is None)], 1)
+        for i in np.flatnonzero(ended | too_long):
             if share_N[i] > 0 and not step.failed[i]:
                 returns.append(float(return_N[i]))
                 lengths.append(int(length_N[i]))

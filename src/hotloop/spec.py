@@ -299,8 +299,8 @@ class Hindsight(_Section):
     Needs observations with `observation`, `achieved_goal` and `desired_goal`, and an env with `compute_reward`."""
 
     goals: Literal["final", "future", "episode"] = "future"
-    """final: what the episode's last step reached. future: what a random later step reached, drawn for each
-    transition. episode: the same with any step of the episode."""
+    """final: what the episode's last step reached. future: what this or a random later step reached, drawn for
+    each transition. episode: the same with any step of the episode."""
     relabelled: PositiveInt = 4
     """Copies stored of each episode, besides the episode itself."""
 
@@ -337,7 +337,7 @@ class Evaluation(_Section):
     every: int = Field(default=10_000, ge=0)
     """Env steps between evaluations, and one at the end; 0 switches evaluation off."""
     episodes: PositiveInt = 100
-    """Episodes per evaluation, one per environment, all at once."""
+    """Episodes per evaluation, one per environment, all at once; on the host up to 16 environments share them."""
     max_steps: PositiveInt = 100_000
     """Steps after which an endless episode counts as it stands."""
     options: dict[str, Any] = {}

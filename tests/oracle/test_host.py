@@ -9,9 +9,10 @@ from gymnasium.vector import AutoresetMode
 
 from hotloop.engines.host_acting import choose_acting
 from hotloop.engines.jax.engine import JaxEngine
-from hotloop.envs.host import HostEnvs, NotFinite
+from hotloop.envs.host import HostEnvs
 from hotloop.envs.host_spaces import actions, observations
 from hotloop.evaluate import play
+from hotloop.failures import NotFinite
 from hotloop.pipelines import concurrent, sync
 from hotloop.replay.host_ring import HostRing
 from hotloop.replay.ring import Item

@@ -11,7 +11,8 @@ from test_host import ENVS, session_of, stored
 from hotloop.assembly import Assembly
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.host import HostEnvs
-from hotloop.envs.serial import FAILURES_IN_A_ROW, EnvFailed, SerialEnvs
+from hotloop.envs.serial import FAILURES_IN_A_ROW, SerialEnvs
+from hotloop.failures import EnvFailed
 from hotloop.pipelines import concurrent, sync
 from hotloop.runs.state import digests
 from hotloop.spec_reading import SpecError, parse_spec

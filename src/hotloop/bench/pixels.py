@@ -135,8 +135,9 @@ def _hotloop_trainer(case: str, vector_steps: int, threads: int) -> Callable[[],
     session = _session(spec)
 
     def advance() -> int:
+        before = session.env_steps
         session.advance(1)
-        return spec.block.env_steps
+        return int(session.env_steps - before)
 
     while not session.learned_from:
         advance()
@@ -215,7 +216,8 @@ def _acting(reporter: Reporter) -> list[Row]:
     rows = _compare(emulator, _pong_alone(spec, session), ours, session.collect, reporter)
     session.envs.close()
     emulator, ours = "mario/emulator", "mario/acting"
-    mario = load_spec("mario", {"pipeline": "sync", "replay.start": 1_000_000_000, "updates_per_step": 1 / ENVS})
+    mario = load_spec("mario_128", {"pipeline": "sync", "replay.start": 1_000_000_000, "updates_per_step": 1 / ENVS})
+    mario = load_spec(mario, {"env.vectorization": "sync"})  # one after the other, as the bare emulators are
     session = _session(mario)
     rows += _compare(emulator, _mario_alone(mario), ours, session.collect, reporter)
     session.envs.close()

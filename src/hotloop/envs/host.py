@@ -15,7 +15,8 @@ from gymnasium.vector import AutoresetMode
 
 from hotloop import registry
 from hotloop.envs.host_spaces import actions, observations
-from hotloop.envs.serial import EnvFailed, SerialEnvs
+from hotloop.envs.serial import SerialEnvs
+from hotloop.failures import EnvFailed, NotFinite
 from hotloop.spec_reading import SpecError
 
 
@@ -98,8 +99,20 @@ class HostEnvs:
 
     def reset(self, seed: int) -> Any:
         """Begin an episode in every env."""
-        obs, _ = self.env.reset(seed=seed % (2**31 - self.num_envs))  # each env's seed must fit 32 bits with a sign
-        self._ended[:] = False
+        self._ended = np.zeros(self.num_envs, bool)
+        return self._reset(seed=seed % (2**31 - self.num_envs))  # each env's seed must fit 32 bits with a sign
+
+    def restart(self, which_N: np.ndarray) -> Any:
+        """Begin new episodes in some envs, where the env leaves that to us; None where it does not."""
+        return self._reset(options={"reset_mask": which_N}) if self.autoreset == AutoresetMode.DISABLED else None
+
+    def _reset(self, **how: Any) -> Any:
+        try:
+            obs, _ = self.env.reset(**how)
+        except EnvFailed:
+            raise
+        except Exception as error:  # whatever the user's own code raises
+            raise EnvFailed(f"the env raised {type(error).__name__} in its reset: {error}") from error
         return self._seen(obs)
 
     def step(self, chosen_N: np.ndarray) -> HostStep:
@@ -122,8 +135,7 @@ class HostEnvs:
             if self.autoreset == AutoresetMode.SAME_STEP:
                 final = self._with_final(seen, infos, ended)
             else:
-                fresh, _ = self.env.reset(options={"reset_mask": ended})
-                seen = self._seen(fresh)
+                seen = self.restart(ended)
         reward = np.array(reward, np.float32)
         self._refuse_what_is_not_finite(reward, final, valid)
         return HostStep(seen, final, reward, terminated & valid, truncated & valid, valid, began | failed, failed, info)
@@ -133,7 +145,11 @@ class HostEnvs:
         source = infos
         if self.autoreset == AutoresetMode.SAME_STEP and ended.any():
             source = infos.get("final_info", infos)
-        values = np.asarray(source.get(key, self._missing), np.float64)
+        try:
+            values = np.asarray(source.get(key, self._missing), np.float64)
+        except (TypeError, ValueError):
+            raise SpecError(f"env.info: '{key}' is not a number") from None
+        values = np.where(source.get(f"_{key}", True), values, np.nan)  # Gymnasium fills what is missing with zeros
         if ended.any() and np.isnan(values[ended]).any():
             known = sorted(name for name in source if not name.startswith("_"))
             raise SpecError(f"env.info: the env gave no '{key}' at the end of an episode; it gave {known}")
@@ -141,7 +157,16 @@ class HostEnvs:
 
     def goals(self, env_id: str, options: dict[str, Any]) -> Any:
         """An env apart, which says what a step would earn with another goal (`compute_reward`)."""
-        return self.env.envs[0].unwrapped if isinstance(self.env, SerialEnvs) else gym.make(env_id, **options).unwrapped
+        space = self.env.single_observation_space
+        goal = space.spaces.get("achieved_goal") if isinstance(space, gym.spaces.Dict) else None
+        if goal is not None and not isinstance(goal, gym.spaces.Box | gym.spaces.MultiBinary):
+            raise SpecError(f"replay.hindsight needs goals that are Box or MultiBinary; this env's are {goal}")
+        return gym.make(env_id, **options).unwrapped
+
+    @property
+    def failures(self) -> int:
+        """Times an env raised and was built anew."""
+        return int(getattr(self.env, "failures", 0))
 
     @property
     def last_failure(self) -> str:
@@ -155,10 +180,18 @@ class HostEnvs:
     # -- saving ----------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, Any]:
-        """What a checkpoint can hold of the envs: all of their state if they offer it, else their random numbers."""
-        parts = self._parts()
-        if all(hasattr(part, "get_state") for part in parts):
-            return {"state": {str(i): part.get_state() for i, part in enumerate(parts)}, "ended": self._ended}
+        """What a checkpoint can hold of the envs: all of their state if they offer it, else their random numbers.
+
+        An env offers it with `get_state() -> tree of arrays` and `set_state(tree)`; shapes must not change.
+        """
+        envs = self._envs()
+        parts = [env.unwrapped for env in envs]
+        limits = [_time_limits(env) for env in envs]
+        if all(limit is not None for limit in limits) and all(_can_be_saved(part) for part in parts):
+            states = {str(i): jax.tree.map(np.asarray, part.get_state()) for i, part in enumerate(parts)}
+            if all(leaf.dtype.kind in "biuf" for leaf in jax.tree.leaves(states)):
+                elapsed = np.array([[limit._elapsed_steps or 0 for limit in each or []] for each in limits], np.int64)
+                return {"state": states, "elapsed": elapsed, "ended": self._ended}
         generators = [getattr(part, "_np_random", None) for part in parts]  # None where the env has not made one
         if any(not isinstance(getattr(g, "bit_generator", None), np.random.PCG64) for g in generators):
             return {}
@@ -166,19 +199,19 @@ class HostEnvs:
 
     def restore(self, arrays: dict[str, Any]) -> bool:
         """Take back what `arrays` gave, after a reset; returns whether the episodes go on where they were."""
-        parts = self._parts()
-        for i, part in enumerate(parts):
+        for i, env in enumerate(self._envs()):
             if "state" in arrays:
-                part.set_state(arrays["state"][str(i)])
+                env.unwrapped.set_state(arrays["state"][str(i)])
+                for limit, elapsed in zip(_time_limits(env) or [], arrays["elapsed"][i], strict=True):
+                    limit._elapsed_steps = int(elapsed)
             elif "random" in arrays:
-                part.np_random = generator_from_array(arrays["random"][i])
+                env.unwrapped.np_random = generator_from_array(arrays["random"][i])
         if "state" in arrays:
             self._ended = np.array(arrays["ended"])
         return "state" in arrays
 
-    def _parts(self) -> list[Any]:
-        envs = self.env.envs if isinstance(self.env, SerialEnvs) else [self.env]
-        return [env.unwrapped for env in envs]
+    def _envs(self) -> list[Any]:
+        return self.env.envs if isinstance(self.env, SerialEnvs) else [self.env]
 
     def _seen(self, obs: Any) -> Any:
         return self.observations.encode(obs)
@@ -210,8 +243,20 @@ class HostEnvs:
             raise NotFinite(f"env {int(np.flatnonzero(bad)[0])} gave a {what} that is not finite")
 
 
-class NotFinite(Exception):
-    """An env gave a NaN or an infinity; the message names it."""
+def _can_be_saved(env: Any) -> bool:
+    return callable(getattr(env, "get_state", None)) and callable(getattr(env, "set_state", None))
+
+
+def _time_limits(env: Any) -> list[Any] | None:
+    """The time limits around an env; None if a wrapper around it may have a state that nobody can save."""
+    limits = []
+    while env is not env.unwrapped:
+        if isinstance(env, gym.wrappers.TimeLimit):
+            limits.append(env)
+        elif not isinstance(env, gym.wrappers.OrderEnforcing | gym.wrappers.PassiveEnvChecker):
+            return None
+        env = env.env
+    return limits
 
 
 def generator_to_array(random: np.random.Generator) -> np.ndarray:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 SMALLEST_SIDE = 240
 """Pixels to which a small observation is enlarged."""
+MOST_FRAMES = 2_000
+"""A recording of an endless episode ends there."""
 FRAMES_PER_SECOND = 15.0
 """Of a recording of observations, which have no speed of their own."""
 
@@ -29,19 +31,29 @@ def can_record(spec: Spec, envs: HostEnvs) -> bool:
     return env is not None
 
 
-def record(spec: Spec, envs: HostEnvs, greedy: Callable[[Any], Any], seed: int) -> "tuple[list[Image], float]":
-    """Play one episode; returns its frames and how many make a second."""
+def record(
+    spec: Spec, envs: HostEnvs, greedy: Callable[[Any], Any], seed: int, most_per_second: float
+) -> "tuple[list[Image], float]":
+    """Play one episode; returns its frames and how many make a second, at most so many."""
     env = _drawing_env(spec, envs)
     if env is None:
-        return list(_observed_frames(spec, greedy, seed)), FRAMES_PER_SECOND
-    frames = list(_drawn_frames(env, spec, envs, greedy, seed))
-    return frames, float(env.metadata.get("render_fps", 30))
+        played, fps = _observed_frames(spec, greedy, seed), FRAMES_PER_SECOND
+    else:
+        played, fps = _drawn_frames(env, spec, envs, greedy, seed), float(env.metadata.get("render_fps", 30))
+    every = max(1, round(fps / most_per_second))
+    frames, last = [], None
+    for t, last in enumerate(played):
+        if t % every == 0:
+            frames.append(last)
+        if len(frames) == MOST_FRAMES:
+            break
+    return [*frames, *([last] if last is not None else [])], fps / every
 
 
 def _drawing_env(spec: Spec, envs: HostEnvs) -> Any:
     """One env that draws itself and shows the agent what the vector env does; None if there is no such thing."""
     try:
-        env = gym.make(spec.env.id, render_mode="rgb_array", **spec.env.options, **spec.evaluation.options)
+        env = gym.make(spec.env.id, render_mode="rgb_array", **{**spec.env.options, **spec.evaluation.options})
         env.reset(seed=0)
         picture = env.render()
     except Exception:  # a missing package, options of the vector env only, whatever the env raises

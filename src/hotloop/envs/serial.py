@@ -13,6 +13,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from hotloop.failures import EnvFailed
+
 FAILURES_IN_A_ROW = 10
 """So many steps in a row of one env that raise end the run: it will not work the next time either."""
 
@@ -70,7 +72,8 @@ class SerialEnvs:
         if self._pool:
             self._pool.shutdown()
         for env in self.envs:
-            env.close()
+            with contextlib.suppress(Exception):  # one that cannot be closed must not keep the others open
+                env.close()
 
     def _observations(self) -> Any:
         if self._is_array:
@@ -90,9 +93,9 @@ class SerialEnvs:
             ) from error
         with contextlib.suppress(Exception):  # it is broken already
             self.envs[i].close()
-        self.envs[i] = self._make()
-        seed = int(np.random.SeedSequence([self._seed, i, self.failures]).generate_state(1)[0])
+        seed = int(np.random.SeedSequence([self._seed, i, self.failures]).generate_state(1)[0]) % 2**31
         try:
+            self.envs[i] = self._make()
             self._seen[i], _ = self.envs[i].reset(seed=seed)
         except Exception as again:
             self._rebuild(i, again)
@@ -104,7 +107,3 @@ def _step(env: Any, action: Any) -> Any:
         return env.step(action)
     except Exception as error:  # whatever the user's own code raises
         return error
-
-
-class EnvFailed(Exception):
-    """An env raises whatever is done; the message names it and the error."""

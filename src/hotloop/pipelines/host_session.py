@@ -25,7 +25,7 @@ from hotloop.spec import EpsilonGreedy, Spec
 STAGES = ("select", "step", "insert", "sample", "transfer", "update", "log")
 TRANSFER_APART = 1 << 20
 """Bytes of a block's batches from which their way to the device is a stage of its own."""
-COUNTERS = ("env_steps", "episodes", "learned_from", "blocks", "start_at", "updated_at", "failures")
+COUNTERS = ("env_steps", "episodes", "learned_from", "blocks", "start_at", "updated_at", "failed_before")
 
 
 class HostTotals(NamedTuple):
@@ -79,7 +79,7 @@ class HostSession:
     blocks: int
     start_at: int  # env steps from which on it learns
     updated_at: int  # env steps up to which the schedules of the learner have been followed
-    failures: int  # envs that raised and were built anew
+    failed_before: int  # envs that raised and were built anew, before the last resume
 
     def __init__(self, pipeline: HostPipeline, seed: int) -> None:
         self.pipeline, self.spec, self.seed = pipeline, pipeline.spec, seed
@@ -136,6 +136,7 @@ class HostSession:
         self.replay.begin(self.obs)
         self.episode_return = np.zeros(self.envs.num_envs, np.float64)
         self.episode_length = np.zeros(self.envs.num_envs, np.int64)
+        self._is_torn = False
         self._act_with(self.learner)
         self.skipped_in_a_row = int(self.learner.skipped_in_a_row)
         self.forget_totals()
@@ -167,12 +168,22 @@ class HostSession:
         spans = self.spans
         with spans["select"]:
             action_N = self._act(self.obs)
+        self._is_torn = True  # until what the envs did is stored
         with spans["step"]:
             step = self.envs.step(action_N)
         with spans["insert"]:
-            kept = Step(step.obs, step.final_obs, action_N, *step[2:7])
+            kept = Step(
+                obs=step.obs,
+                final_obs=step.final_obs,
+                action=action_N,
+                reward=step.reward,
+                terminated=step.terminated,
+                truncated=step.truncated,
+                valid=step.valid,
+                began=step.began,
+            )
             self.replay.insert(kept, self.random)
-            self.obs = step.obs
+            self.obs, self._is_torn = step.obs, False
             self.env_steps += int(np.count_nonzero(step.valid))
             self._count_episodes(step)
 
@@ -180,7 +191,8 @@ class HostSession:
         """The batches of a block, if its gradient steps are due."""
         if not self.limiter.take():
             return None
-        block, beta, self.learns_at = self.block, 1.0, self.env_steps
+        block, beta = self.block, 1.0
+        self.learns_at = (self.updated_at, self.env_steps)
         with self.spans["sample"]:
             if self._beta:
                 beta = schedules.value_at(self.env_steps, xp=schedules.Scalars, **self._beta)
@@ -193,14 +205,14 @@ class HostSession:
             with self.spans["transfer"]:
                 items, weight = jax.block_until_ready(jax.device_put((items, weight)))  # sync
         with self.spans["update"]:
-            before, after = np.int32(self.updated_at), np.int32(self.learns_at)
+            before, after = (np.int32(steps) for steps in self.learns_at)
             learned: Learned = jax.block_until_ready(self._learn(self.learner, items, weight, before, after))  # sync
         return learned
 
     def publish(self, batches: Batches, learned: Learned) -> None:
         """From now on act with the new weights and draw by the new priorities."""
-        self.learner, self.updated_at = learned.learner, self.learns_at
-        self.learned_from = self.learned_from or self.learns_at
+        self.learner, self.updated_at = learned.learner, self.learns_at[1]
+        self.learned_from = self.learned_from or self.updated_at
         self._act_with(self.learner)
         sums = np.asarray(learned.sums)
         self.totals = self.totals._replace(update=self.totals.update + sums)
@@ -239,9 +251,13 @@ class HostSession:
             )
         over = ended | step.failed  # an episode that failed is not counted
         if over.any():
-            self.failures += int(step.failed.sum())
             self.episode_return[over] = 0.0
             self.episode_length[over] = 0
+
+    @property
+    def failures(self) -> int:
+        """Times an env raised and was built anew."""
+        return self.failed_before + self.envs.failures
 
     # -- what the host loop asks for -------------------------------------------------------------------
 
@@ -275,13 +291,14 @@ class HostSession:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Learner, replay and counters, and of the envs what they let be saved."""
-        parts = {
+        parts: dict[str, Any] = {
             "learner": self.learner,
             "random": generator_to_array(self.random),
             "counters": {name: np.int64(getattr(self, name)) for name in COUNTERS},
             "owed": np.int64(self.limiter.owed),
             "envs": self._of_envs(),
         }
+        parts["counters"]["failed_before"] = np.int64(self.failures)
         if self.spec.log.save_replay:
             parts["replay"] = self.replay.arrays()
         return to_arrays(parts)
@@ -295,14 +312,19 @@ class HostSession:
             "random": np.zeros(6, np.uint64),
             "counters": {name: np.int64(0) for name in COUNTERS},
             "owed": np.int64(0),
-            "envs": self._of_envs(),
         }
         if has_replay:
             inserted, written = (
                 int(arrays.get(f"replay/{name}", np.int64(0))) for name in ("ring/inserted", "store/written")
             )
             template["replay"] = self.replay.template(inserted, written)
-        kept = from_arrays(template, arrays, put=lambda array: array)  # 64-bit numbers would not survive the device
+        of_envs = {name: array for name, array in arrays.items() if name.startswith("envs/")}
+        others = {name: array for name, array in arrays.items() if name not in of_envs}
+        kept = from_arrays(template, others, put=lambda array: array)  # 64-bit numbers would not survive the device
+        try:
+            envs = from_arrays({"envs": self._of_envs()}, of_envs, put=lambda array: array)["envs"]
+        except ValueError:  # saved in the middle of a step, or by an env that has changed
+            envs = {}
         for name in COUNTERS:
             setattr(self, name, int(kept["counters"][name]))
         self._told = self.failures
@@ -311,16 +333,16 @@ class HostSession:
         self.limiter.earn(max(0, int(kept["owed"])))
         if has_replay:
             self.replay.restore(kept["replay"])
-        goes_on = self.envs.restore(kept["envs"])
+        goes_on = self.envs.restore(envs)
         if goes_on and has_replay and self.replay.hindsight is None:  # which does not save running episodes
-            self.obs = self.replay.seen = jax.tree.map(np.array, kept["envs"]["obs"])
-            self.episode_return = np.array(kept["envs"]["episode_return"])
-            self.episode_length = np.array(kept["envs"]["episode_length"])
+            self.obs = self.replay.seen = jax.tree.map(np.array, envs["obs"])
+            self.episode_return = np.array(envs["episode_return"])
+            self.episode_length = np.array(envs["episode_length"])
             self._act_with(self.learner)
             self.skipped_in_a_row = int(self.learner.skipped_in_a_row)
             return []
         self._begin_episodes()
-        self.envs.restore({} if goes_on else kept["envs"])
+        self.envs.restore({} if goes_on else envs)
         lost = ["running episodes cannot be restored: the envs begin new ones, so bits will differ"]
         if not has_replay:
             self.start_at, self.limiter.owed = self.env_steps + self.spec.replay.start, 0
@@ -330,6 +352,8 @@ class HostSession:
         return lost
 
     def _of_envs(self) -> dict[str, Any]:
+        if self._is_torn:
+            return {}
         running = {"obs": self.obs, "episode_return": self.episode_return, "episode_length": self.episode_length}
         return {**self.envs.arrays(), **running}
 

@@ -10,11 +10,12 @@ from hotloop.progress import Reporter
 from hotloop.runs import metrics
 from hotloop.runs.folder import RunFolder
 from hotloop.spec import Spec
+from hotloop.spec_reading import SpecError
 
 ADVICE = {
     "step": "the env is what holds this run back: more envs at once, env.vectorization: async, or a faster env",
-    "update": "learning is what holds this run back: pipeline concurrent steps the envs meanwhile; a smaller network, "
-    "batch_size or updates_per_step makes it do less",
+    "update": "learning is what holds this run back: a smaller network, batch_size or updates_per_step makes it do "
+    "less; pipeline concurrent steps the envs meanwhile",
     "select": "acting is what holds this run back: more envs share one call",
     "insert": "storing is what holds this run back: more envs share one call",
     "sample": "drawing batches is what holds this run back: uniform sampling, or smaller batches",
@@ -28,7 +29,13 @@ def profile_host_run(
     spec: Spec, pipeline: str, spans: Any, result: dict[str, Any], folder: RunFolder, reporter: Reporter
 ) -> dict[str, Any]:
     """Leaves profile.json, profile.png and trace.json in the run's folder."""
-    found = build(spec, pipeline, metrics.read(folder.metrics_file), result)
+    rows = metrics.read(folder.metrics_file)
+    if sum(row["kind"] == "train" and row["env_steps"] >= spec.replay.start for row in rows) < 2:
+        raise SpecError(
+            f"the run is saved, but a profile needs two lines of metrics after learning began; lower log.every "
+            f"(it is {spec.log.every:,}) or train longer"
+        )
+    found = build(spec, pipeline, rows, result)
     try:
         (folder.path / "profile.json").write_text(json.dumps(found, indent=1) + "\n")
         spans.write_trace(folder.path / "trace.json")

@@ -36,13 +36,6 @@ class Whole:
         """The observations."""
         return kept
 
-    @property
-    def oldest(self) -> int:
-        """Nothing is ever lost before its transition is."""
-        return 0
-
-    written = 0
-
     def num_bytes(self) -> int:
         """Memory beside the transitions."""
         return 0
@@ -51,9 +44,9 @@ class Whole:
         """Nothing to save."""
         return {}
 
-    def template(self, arrays: Any) -> dict[str, Any]:
+    def template(self, written: int) -> dict[str, Any]:
         """Nothing to load."""
-        del arrays
+        del written
         return {}
 
     def restore(self, arrays: dict[str, Any]) -> None:
@@ -159,9 +152,9 @@ class Frames:
             frames = jax.tree.map(lambda stored: stored[:used], self.frames)
         return {"frames": frames, "written": np.int64(self.written)}
 
-    def template(self, arrays: Any) -> dict[str, Any]:
-        """Shapes of what `arrays` gave, by the count that a checkpoint holds under `written`."""
-        used = min(max(int(arrays), 0), self.capacity)
+    def template(self, written: int) -> dict[str, Any]:
+        """Shapes of what `arrays` gives when so many frames were ever written."""
+        used = min(max(written, 0), self.capacity)
         frames = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((used, *leaf.shape), leaf.dtype), self.frame)
         return {"frames": frames, "written": np.int64(0)}
 

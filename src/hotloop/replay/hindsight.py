@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from hotloop.failures import NotFinite
 from hotloop.replay.ring import Item
 from hotloop.spec import Hindsight as HindsightSpec
 from hotloop.spec_reading import SpecError
@@ -83,6 +84,8 @@ class Hindsight:
         reached = episode.s_t[REACHED]
         wanted = reached[chosen]
         reward = np.asarray(self.judge.compute_reward(reached, wanted, {}), np.float32).reshape(length)
+        if not np.isfinite(reward).all():
+            raise NotFinite("compute_reward gave a reward that is not finite")
         discount = episode.discount_t
         if callable(getattr(self.judge, "compute_terminated", None)):
             terminated = np.asarray(self.judge.compute_terminated(reached, wanted, {}), bool).reshape(length)
@@ -93,7 +96,3 @@ class Hindsight:
             discount_t=discount,
             s_t={**episode.s_t, WANTED: wanted},
         )
-
-    def arrays(self) -> dict[str, Any]:
-        """Nothing: running episodes are not saved; a resumed run begins new ones."""
-        return {}

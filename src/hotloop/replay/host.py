@@ -146,7 +146,7 @@ class HostReplay:
         return (weight / weight.max(axis=-1, keepdims=True)).astype(np.float32)
 
     def learned(self, batches: Batches, td_KB: np.ndarray) -> None:
-        """New priorities of what was drawn: not of rows overwritten since, nor where an update was skipped (NaN)."""
+        """New priorities of what was drawn: not of rows overwritten since, nor where a TD error is not finite."""
         if not self.sampling:
             return
         numbers, size = batches.numbers, np.abs(np.asarray(td_KB, np.float64))

@@ -254,3 +254,85 @@ def test_counting_envs_are_what_the_serial_envs_see():
         action = np.arange(ENVS) * t % 3
         for a, b in zip(ours.step(action)[:7], theirs.step(action)[:7], strict=True):
             assert (a == b).all()
+
+
+class Saved(Counting):
+    """A counting env that can be saved."""
+
+    def get_state(self):
+        return {"episode": self.episode, "t": np.int64(self.t), "number": self.number}
+
+    def set_state(self, saved):
+        self.episode, self.t, self.number = (int(saved[name]) for name in ("episode", "t", "number"))
+
+
+def test_the_time_limit_around_an_env_is_saved_with_it():
+    def session():
+        made = iter(range(100))
+        return raising_session(lambda: gym.wrappers.TimeLimit(Saved(next(made) % ENVS, None, False), 5))
+
+    one = session()
+    one.advance(33)
+    kept = {name: np.array(array) for name, array in one.arrays().items()}
+    assert kept["envs/elapsed"].shape == (ENVS, 1)
+    one.advance(20)
+    other = session()
+    assert other.restore(kept) == []
+    other.advance(20)
+    assert digests(other.arrays()) == digests(one.arrays())
+
+
+def test_an_env_whose_wrapper_nobody_can_save_begins_new_episodes():
+    session = raising_session(lambda: gym.wrappers.TransformReward(Saved(0, None, False), lambda reward: reward))
+    session.advance(3)
+    assert "envs/state/0/t" not in session.arrays()
+
+
+def test_an_env_that_raises_in_its_reset_is_counted():
+    class Stumbling(Counting):
+        resets = 0
+
+        def reset(self, **how):
+            Stumbling.resets += 1
+            if Stumbling.resets == 7:
+                raise RuntimeError("it stumbled")
+            return super().reset(**how)
+
+    session = raising_session(lambda: Stumbling(0, None, False))
+    session.advance(20)
+    assert session.failures == 1
+    assert "it stumbled" in session.notices()[0]
+    assert session.notices() == []
+
+
+def test_a_step_that_was_not_stored_is_not_saved_with_the_envs():
+    """A checkpoint made because of it must not join the state before it to the one after."""
+    session = raising_session(lambda: Saved(0, (0, 2, 1), False))
+    with pytest.raises(Exception, match="not finite"):
+        session.advance(30)
+    kept = {name: np.array(array) for name, array in session.arrays().items()}
+    assert not any(name.startswith("envs/") for name in kept)
+    other = raising_session(lambda: Saved(0, None, False))
+    assert other.restore(kept), "new episodes begin, and it says so"
+    other.advance(5)
+
+
+def test_an_evaluation_whose_envs_keep_raising_ends():
+    from hotloop.evaluate import play
+
+    envs = HostEnvs(SerialEnvs(lambda: Raising(at=(1, 3, 5, 7)), 2))
+    with pytest.raises(EnvFailed):
+        play(envs, lambda obs: np.zeros(2), wanted=4, limit=100, seed=0)
+
+
+def test_an_endless_episode_counts_as_it_stands_and_the_next_one_begins_anew():
+    from hotloop.evaluate import play
+
+    class Endless(Counting):
+        def step(self, action):
+            obs, reward, *_ = super().step(action)
+            return obs, reward, False, False, {}
+
+    envs = HostEnvs(SerialEnvs(lambda: Endless(0, None, False), 2))
+    played = play(envs, lambda obs: np.zeros(2), wanted=6, limit=4, seed=0)
+    assert played.length.tolist() == [4] * 6

@@ -88,6 +88,27 @@ def test_an_env_that_raises_is_built_anew_counted_and_told(hotloop, tmp_path):
     assert metrics(tmp_path / "run", "train")[-1]["env_failures"] >= 4
 
 
+def test_an_env_that_fails_in_an_evaluation_leaves_the_run_saved(hotloop, tmp_path):
+    (tmp_path / "broken_env.py").write_text(BROKEN_ENV)
+    own = ("--set", "env.options.raises=true", "--set", "evaluation.options={raises: false}")
+    args = (
+        "train",
+        "--env",
+        "broken_env:Broken-v0",
+        *own,
+        *SMALL,
+        "--steps",
+        "800",
+        "--set",
+        "evaluation.episodes=200",
+    )
+    ran = hotloop(*args, "--out", "run", env={"PYTHONPATH": str(tmp_path)})
+    assert ran.code == 1
+    assert "gave a reward that is not finite" in ran.err
+    assert "the run is saved" in ran.err
+    assert checkpoints(tmp_path / "run")
+
+
 def test_a_checkpoint_without_the_replay_is_small_and_says_so_when_resumed(hotloop, tmp_path):
     args = ("train", "--env", "CartPole-v1", *SMALL, "--set", "log.save_replay=false", "--steps", "600", "--out", "run")
     assert hotloop(*args).code == 0
@@ -119,6 +140,9 @@ def test_a_replay_that_does_not_fit_is_refused_with_the_figures_and_remedies(hot
         (["--env", "CartPole-v1", "--set", "replay.stacked_frames=3"], "observation has shape (4,)"),
         (["--env", "CartPole-v1", "--set", "replay.hindsight={}"], "needs observations with 'achieved_goal'"),
         (["--env", "FrozenLake-v1", "--set", "env.vectorization=native"], "no vector entry point"),
+        (["--env", "CartPole-v1", "--set", "evaluation.options={nonsense: 3}"], "evaluation.options: "),
+        (["cartpole", "--set", "env.info=[x]"], "env.info is not for device envs"),
+        (["--env", "CartPole-v1", "--set", "env.vectorization=magic"], "env.vectorization"),
         (["--env", "CartPole-v1", "--seeds", "2"], "one seed at a time"),
         (["--env", "CartPole-v1", "--set", "env.options.gravity=3"], "gravity"),
         (["--env", "nowhere:Thing-v0"], "nowhere"),

@@ -91,18 +91,8 @@ def test_an_env_that_raises_is_built_anew_counted_and_told(hotloop, tmp_path):
 def test_an_env_that_fails_in_an_evaluation_leaves_the_run_saved(hotloop, tmp_path):
     (tmp_path / "broken_env.py").write_text(BROKEN_ENV)
     own = ("--set", "env.options.raises=true", "--set", "evaluation.options={raises: false}")
-    args = (
-        "train",
-        "--env",
-        "broken_env:Broken-v0",
-        *own,
-        *SMALL,
-        "--steps",
-        "800",
-        "--set",
-        "evaluation.episodes=200",
-    )
-    ran = hotloop(*args, "--out", "run", env={"PYTHONPATH": str(tmp_path)})
+    args = ("train", "--env", "broken_env:Broken-v0", *SMALL, *own, "--set", "evaluation.episodes=200")
+    ran = hotloop(*args, "--steps", "800", "--out", "run", env={"PYTHONPATH": str(tmp_path)})
     assert ran.code == 1
     assert "gave a reward that is not finite" in ran.err
     assert "the run is saved" in ran.err

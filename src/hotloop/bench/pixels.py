@@ -16,9 +16,9 @@ from hotloop.progress import Reporter
 from hotloop.spec import Spec
 from hotloop.spec_reading import load_spec
 
-ROUNDS, SECONDS = 7, 6.0
+ROUNDS, SECONDS = 7, 5.0
 ENVS = 8
-ACTING_ROUNDS, ACTING_STEPS = 11, 25
+ACTING_ROUNDS, ACTING_STEPS = 7, 20
 NATURE = {"kind": "cnn", "layout": "CHW"}
 TRAINERS = ("sync/1-thread", "sync/all-threads", "concurrent", "hotloop/sb3-settings", "sb3")
 
@@ -191,7 +191,7 @@ def _costs(session: Any) -> dict[str, float]:
 def _serve(case: str, vector_steps: int, threads: int) -> None:
     """The other side of a `_Worker`."""
     if case == "calibrate":
-        costs = _costs(_session(_pong("sync", ENVS, 1 / ENVS, threads)))
+        costs = _costs(_session(_pong("sync", ENVS, 1 / ENVS, threads, start=64)))
         sys.stdin.readline()
         print(json.dumps(costs), flush=True)
         return
@@ -217,10 +217,12 @@ def _acting(reporter: Reporter) -> list[Row]:
     session.envs.close()
     emulator, ours = "mario/emulator", "mario/acting"
     mario = load_spec("mario_128", {"pipeline": "sync", "replay.start": 1_000_000_000, "updates_per_step": 1 / ENVS})
-    mario = load_spec(mario, {"env.vectorization": "sync"})  # one after the other, as the bare emulators are
-    session = _session(mario)
-    rows += _compare(emulator, _mario_alone(mario), ours, session.collect, reporter)
-    session.envs.close()
+    for vectorization, named in (("sync", ours), ("threads", f"{ours}/threads")):
+        session = _session(load_spec(mario, {"env.vectorization": vectorization}))
+        compared = _compare(emulator, _mario_alone(mario), named, session.collect, reporter)
+        rows += compared if vectorization == "sync" else compared[1:]
+        session.envs.close()
+    rows[-1].note = f"the same on {os.cpu_count()} cores; the emulators alone one after the other, on one"
     return rows
 
 

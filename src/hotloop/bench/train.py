@@ -63,8 +63,9 @@ def gymnasium_trainer(spec: Spec) -> Callable[[int], None]:
     session.begin()
 
     def advance(env_steps: int) -> None:
-        session.advance(env_steps // spec.block.env_steps)
-        session.read()
+        goal = session.read().env_steps + env_steps  # steps in which an env is only reset do not count
+        while (steps := session.read().env_steps) < goal:
+            session.advance(-(-(goal - steps) // spec.block.env_steps))
 
     advance(WARM_UP_STEPS)
     return advance

@@ -38,6 +38,8 @@ def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, Any]:
         said = f"{threads} (chosen for this network)" + (f" on each of {devices} CPU devices" if more else "")
     import jax
 
+    if steps_meanwhile:  # the update runs on the thread that asks for it, and acting never waits behind it
+        jax.config.update("jax_cpu_enable_async_dispatch", False)
     jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -140,10 +140,9 @@ class HostReplay:
         return newest - (newest - places) % self.ring.capacity
 
     def _weights(self, numbers: np.ndarray, beta: float) -> np.ndarray:
-        """(size x probability)^-beta, relative to the largest of each batch."""
-        share = self.tree.priorities(numbers % self.ring.capacity) / self.tree.total
-        weight = (share * self.ring.size) ** -beta
-        return (weight / weight.max(axis=-1, keepdims=True)).astype(np.float32)
+        """(size x probability)^-beta relative to the largest of each batch: size and total cancel out."""
+        priority = self.tree.priorities(numbers % self.ring.capacity)
+        return ((priority.min(axis=-1, keepdims=True) / priority) ** beta).astype(np.float32)
 
     def learned(self, batches: Batches, td_KB: np.ndarray) -> None:
         """New priorities of what was drawn: not of rows overwritten since, nor where a TD error is not finite."""

@@ -43,7 +43,7 @@ def run(reporter: Reporter) -> Result:
     growth = Row(f"{LARGE:,} places", of_large.value, of_large.unit, cost, small, spread, means=COST)
     work = f"draw {BATCH} masses, find their places, set {BATCH} new priorities there"
     settings = {"a batch": work, "same places": "checked before timing", "threads": 1}
-    return Result("sum-tree", {**machine(), **settings}, [*rows, growth])
+    return Result("sum_tree", {**machine(), **settings}, [*rows, growth])
 
 
 class PythonTree:

@@ -111,6 +111,20 @@ class Fused:
         learner, sums = jax.lax.cond(learning, learn, wait, state.learner)
         every = self.spec.target.every
         learner = self.engine.move_target(learner, env_steps // every - state.env_steps // every)
+        totals = totals._replace(update=totals.update + sums)
+        return self.next_state(state, learner, actor, kept, totals, learning)
+
+    def next_state(
+        self,
+        state: FusedState,
+        learner: LearnerState,
+        actor: ActorState,
+        kept: ring.Ring,
+        totals: Totals,
+        learning: Any,
+    ) -> FusedState:
+        """The state after a block, with its counters moved on."""
+        env_steps = state.env_steps + self.block_plan.env_steps
         return FusedState(
             learner=learner,
             actor=actor,
@@ -120,7 +134,7 @@ class Fused:
             env_steps=env_steps,
             episodes=state.episodes + (totals.episodes - state.totals.episodes),
             learned_from=jnp.where(learning & (state.learned_from == 0), env_steps, state.learned_from),
-            totals=totals._replace(update=totals.update + sums),
+            totals=totals,
         )
 
     def collect(self, state: FusedState, key: jax.Array) -> tuple[ActorState, ring.Item, Totals]:

@@ -69,14 +69,6 @@ class Stepwise(Fused):
             with self.spans["update"]:
                 learner, _, sums = jax.block_until_ready(self._learn(learner, batches, state.env_steps))  # sync
         every = self.spec.target.every
-        return FusedState(
-            learner=self._move_target(learner, env_steps // every - state.env_steps // every),
-            actor=actor,
-            ring=kept,
-            key=state.key,
-            blocks=state.blocks + 1,
-            env_steps=env_steps,
-            episodes=state.episodes + (totals.episodes - state.totals.episodes),
-            learned_from=state.learned_from if int(state.learned_from) or not learning else env_steps,
-            totals=totals._replace(update=totals.update + sums),
-        )
+        learner = self._move_target(learner, env_steps // every - state.env_steps // every)
+        totals = totals._replace(update=totals.update + sums)
+        return self.next_state(state, learner, actor, kept, totals, learning)

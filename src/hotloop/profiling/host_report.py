@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from hotloop.profiling import show
-from hotloop.profiling.report import course_of, what_changed
+from hotloop.profiling.report import course_of, of_the_run, stage, what_changed
 from hotloop.progress import Reporter
 from hotloop.runs import metrics
 from hotloop.runs.folder import RunFolder
@@ -53,7 +53,7 @@ def build(spec: Spec, pipeline: str, rows: list[dict[str, Any]], result: dict[st
     pairs = [(a, b) for a, b in pairwise(train) if a["env_steps"] >= spec.replay.start]
     steps = sum(b["env_steps"] - a["env_steps"] for a, b in pairs)
     seconds = sum((b["env_steps"] - a["env_steps"]) / b["env_steps_per_s"] for a, b in pairs)
-    blocks = max(steps / spec.block.env_steps, 1e-9)
+    blocks = steps / spec.block.env_steps
     spent = {name: sum(b["stage_seconds"][name] for _, b in pairs) for name in train[-1]["stage_seconds"]}
     is_concurrent = pipeline.startswith("concurrent")
     log = spent.pop("log")
@@ -62,33 +62,17 @@ def build(spec: Spec, pipeline: str, rows: list[dict[str, Any]], result: dict[st
     rest = wall - log - sum(spent.values()) + beside
     if is_concurrent:  # what is left of the loop's time is waiting for the learner
         spent["wait for the learner"], rest = max(0.0, rest), min(0.0, rest)
-
-    def row(name: str, value: float) -> dict[str, Any]:
-        return {
-            "stage": name,
-            "us_per_block": round(value / blocks * 1e6, 3),
-            "us_per_env_step": round(value / max(steps, 1) * 1e6, 5),
-            "share": round(value / wall, 4) if wall else 0.0,
-        }
-
+    rows_of_stages = [
+        stage(name, value / blocks, wall / blocks, spec.block.env_steps)
+        for name, value in {**spent, "log": log, "rest": rest}.items()
+    ]
     report = {
         "pipeline": pipeline,
-        "stages": [*(row(name, value) for name, value in spent.items()), row("log", log), row("rest", rest)],
+        "stages": rows_of_stages,
         "parts": [],
-        "block": {
-            "env_steps": spec.block.env_steps,
-            "vector_steps": spec.block.vector_steps,
-            "updates": spec.block.updates,
-        },
         "whole_us": round(wall / blocks * 1e6, 2),
-        "outside_env_and_update": round(1 - (spent["step"] + spent["update"]) / wall, 4) if wall else None,
-        "env_steps_per_s": result["env_steps_per_s"],
-        "updates_per_s": result["updates_per_s"],
-        "episodes": {
-            "env_steps": result["env_steps"],
-            "episodes": result["episodes"],
-            "steps_per_episode": result["steps_per_episode"],
-        },
+        "outside_env_and_update": round(1 - (spent["step"] + spent["update"]) / wall, 4),
+        **of_the_run(spec, result),
         "course": course_of(rows, spec),
     }
     report["says"] = [*_what_costs(report, is_concurrent), *what_changed(report["course"])]
@@ -96,15 +80,15 @@ def build(spec: Spec, pipeline: str, rows: list[dict[str, Any]], result: dict[st
 
 
 def _what_costs(report: dict[str, Any], is_concurrent: bool) -> list[str]:
-    named = [stage for stage in report["stages"] if stage["stage"] in ADVICE]
+    named = [row for row in report["stages"] if row["stage"] in ADVICE]
     if is_concurrent:
-        learner = sum(stage["share"] for stage in named if stage["stage"] in LEARNER)
-        acting = sum(stage["share"] for stage in named if stage["stage"] not in LEARNER)
+        learner = sum(row["share"] for row in named if row["stage"] in LEARNER)
+        acting = sum(row["share"] for row in named if row["stage"] not in LEARNER)
         side = "learner" if learner > acting else "host loop"
         busy, other = max(learner, acting), min(learner, acting)
         first = [f"the {side} takes longer: it is busy {busy:.0%} of the time, the other {other:.0%}"]
-        named = [stage for stage in named if (stage["stage"] in LEARNER) == (side == "learner")]
+        named = [row for row in named if (row["stage"] in LEARNER) == (side == "learner")]
     else:
         first = []
-    dearest = max(named, key=lambda stage: stage["share"])
+    dearest = max(named, key=lambda row: row["share"])
     return [*first, f"the dearest stage is {dearest['stage']} ({dearest['share']:.0%}); {ADVICE[dearest['stage']]}"]

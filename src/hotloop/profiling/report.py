@@ -24,11 +24,10 @@ def build(spec: Spec, stages: Stages, result: dict[str, Any], rows: list[dict[st
     course = course_of(rows, spec)
     report = {
         "stages": [
-            *(_stage(name, seconds, fused, block.env_steps) for name, seconds in timed.items()),
-            _stage("rest", fused - total, fused, block.env_steps),
+            *(stage(name, seconds, fused, block.env_steps) for name, seconds in timed.items()),
+            stage("rest", fused - total, fused, block.env_steps),
         ],
-        "parts": [_stage(name, median(times), fused, block.env_steps) for name, times in stages.parts.items()],
-        "block": {"env_steps": block.env_steps, "vector_steps": block.vector_steps, "updates": block.updates},
+        "parts": [stage(name, median(times), fused, block.env_steps) for name, times in stages.parts.items()],
         "sum_of_stages_us": round(total * 1e6, 2),
         "update_us": round(median(stages.update) * 1e6, 2),
         "fused_us": round(fused * 1e6, 2),
@@ -40,17 +39,21 @@ def build(spec: Spec, stages: Stages, result: dict[str, Any], rows: list[dict[st
                 (timed["target"] + timed["forward"] + timed["backward"] + timed["optimiser"]) / block.updates * 1e3, 5
             ),
         },
-        "env_steps_per_s": result["env_steps_per_s"],
-        "updates_per_s": result["updates_per_s"],
-        "episodes": {
-            "env_steps": result["env_steps"],
-            "episodes": result["episodes"],
-            "steps_per_episode": result["steps_per_episode"],
-        },
+        **of_the_run(spec, result),
         "course": course,
     }
     report["says"] = [*_what_costs(report), *what_changed(course)]
     return report
+
+
+def of_the_run(spec: Spec, result: dict[str, Any]) -> dict[str, Any]:
+    """What every profile says of the run it is of: its block, its speed, its episodes."""
+    block = spec.block
+    return {
+        "block": {"env_steps": block.env_steps, "vector_steps": block.vector_steps, "updates": block.updates},
+        **{name: result[name] for name in ("env_steps_per_s", "updates_per_s")},
+        "episodes": {name: result[name] for name in ("env_steps", "episodes", "steps_per_episode")},
+    }
 
 
 def course_of(rows: list[dict[str, Any]], spec: Spec) -> list[dict[str, Any]]:
@@ -82,12 +85,13 @@ def _before_the_first() -> dict[str, Any]:
     return {"env_steps": 0, "episodes": 0}
 
 
-def _stage(name: str, seconds: float, fused: float, env_steps: int) -> dict[str, Any]:
+def stage(name: str, seconds: float, whole: float, env_steps: int) -> dict[str, Any]:
+    """One row of the table: `seconds` of a block of `env_steps` that takes `whole` seconds."""
     return {
         "stage": name,
         "us_per_block": round(seconds * 1e6, 3),
         "us_per_env_step": round(seconds / env_steps * 1e6, 5),
-        "share": round(seconds / fused, 4),
+        "share": round(seconds / whole, 4),
     }
 
 

@@ -54,8 +54,7 @@ class Whole:
 
 
 class Frames:
-    """A ring of frames. `stack` is the number of frames in an observation, `reach` the vector steps between the first
-    frame of a transition and its insertion."""
+    """A ring of frames, with room for those of so many `transitions`; an observation is a `stack` of them."""
 
     def __init__(self, obs: Any, stack: int, num_envs: int, transitions: int, n_step: int) -> None:
         leaves = jax.tree.leaves(obs)

@@ -110,6 +110,7 @@ def machine() -> dict[str, Any]:
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+        "PJRT_NPROC": os.environ.get("PJRT_NPROC", ""),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "unset"),
     }
 

@@ -76,7 +76,9 @@ class _Worker:
         threads = 1 if case in ("sync/1-thread", "concurrent", "calibrate") else os.cpu_count() or 1
         multi = "true" if threads > 1 else "false"
         flags = f"--xla_cpu_multi_thread_eigen={multi} intra_op_parallelism_threads={threads}"
-        env = {**os.environ, "XLA_FLAGS": flags, "OMP_NUM_THREADS": str(threads)}
+        # XLA's whole pool; concurrent needs one for the update beside the one that acts.
+        pool = 1 if case == "sync/1-thread" else os.cpu_count() or 1
+        env = {**os.environ, "XLA_FLAGS": flags, "PJRT_NPROC": str(pool), "OMP_NUM_THREADS": str(threads)}
         command = [sys.executable, "-m", "hotloop.bench.pixels", case, str(vector_steps), str(threads)]
         self._process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 

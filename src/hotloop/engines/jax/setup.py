@@ -1,5 +1,6 @@
-"""Threads, compilation cache and devices: what must be decided before JAX starts."""
+"""Threads, memory, compilation cache and devices: what must be decided before JAX starts."""
 
+import ctypes
 import os
 import sys
 from pathlib import Path
@@ -7,15 +8,16 @@ from typing import Any
 
 from hotloop.spec import Cnn, Network, Spec
 
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of <malloc.h>
 _EIGEN, _INTRA = "xla_cpu_multi_thread_eigen", "intra_op_parallelism_threads"
 _DEVICES = "xla_force_host_platform_device_count"
+_POOL = "PJRT_NPROC"
+"""Threads of XLA's pool. The flags above are for Eigen; the library that does its products has only this one."""
 
 
-def choose_threads(spec: Spec, steps_meanwhile: bool = False) -> int:
-    """One XLA thread for small networks (handing work to a pool costs more than the work), all for images; half of
-    them where envs step at the same time."""
-    cores = (os.cpu_count() or 1) // (2 if steps_meanwhile else 1)
-    return max(1, cores // spec.seeds) if is_image_network(spec) else 1
+def choose_threads(spec: Spec) -> int:
+    """One XLA thread for small networks (handing work to a pool costs more than the work), all for images."""
+    return max(1, (os.cpu_count() or 1) // spec.seeds) if is_image_network(spec) else 1
 
 
 def is_image_network(spec: Spec) -> bool:
@@ -25,9 +27,12 @@ def is_image_network(spec: Spec) -> bool:
 
 def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, Any]:
     """Start JAX for this spec and say what was chosen. Flags the user has set are kept."""
-    threads, flags = choose_threads(spec, steps_meanwhile), os.environ.get("XLA_FLAGS", "")
-    if _EIGEN in flags or _INTRA in flags:
-        said = f"XLA_FLAGS={flags}"
+    threads, flags = choose_threads(spec), os.environ.get("XLA_FLAGS", "")
+    if is_image_network(spec):
+        _keep_large_memory()
+    if _EIGEN in flags or _INTRA in flags or _POOL in os.environ:
+        pool = f", {_POOL}={os.environ[_POOL]}" if _POOL in os.environ else ""
+        said = f"XLA_FLAGS={flags}{pool}"
     elif _already_running():
         said = "as this process started JAX"
     else:
@@ -35,6 +40,7 @@ def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, Any]:
         # First of all: what follows a flag without dashes is not read.
         more = f"--{_DEVICES}={devices} " if devices > 1 and _DEVICES not in flags else ""
         os.environ["XLA_FLAGS"] = f"{more}{flags} --{_EIGEN}={multi} {_INTRA}={threads}".strip()
+        os.environ[_POOL] = str(threads * devices)
         said = f"{threads} (chosen for this network)" + (f" on each of {devices} CPU devices" if more else "")
     import jax
 
@@ -44,6 +50,20 @@ def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, Any]:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return {"threads": said, "device": jax.devices()[0].device_kind, "backend": jax.default_backend()}
+
+
+def _keep_large_memory() -> None:
+    """Have glibc keep freed memory instead of giving it back to the system.
+
+    XLA takes the temporary memory of a program anew in each call: 50 to 300 MB for a batch of images, of which each
+    page would be a page fault, each time. Kept, an update of the Nature CNN takes 45 instead of 60 ms.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):  # not glibc
+        return
+    for option, value in ((_MMAP_THRESHOLD, 2**31 - 1), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 256 << 20)):
+        mallopt(option, value)
 
 
 def cache_folder() -> Path:

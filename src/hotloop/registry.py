@@ -21,10 +21,13 @@ ENVS: Mapping[str, Entry] = {
 TORSOS: Mapping[str, Entry] = {
     "mlp": Entry("hotloop.engines.jax.torsos:mlp", "dense layers over the flattened observation"),
     "cnn": Entry("hotloop.engines.jax.torsos:cnn", "convolutions, then dense layers, over an image"),
+    "impala": Entry("hotloop.engines.jax.torsos:impala", "the residual network of IMPALA, over an image"),
 }
 HEADS: Mapping[str, Entry] = {
     "scalar": Entry("hotloop.engines.jax.heads:scalar", "one Q-value per action"),
-    "dueling": Entry("hotloop.engines.jax.heads:dueling", "state value plus centred advantages"),
+    "c51": Entry("hotloop.engines.jax.heads:c51", "probabilities of fixed returns per action"),
+    "qr": Entry("hotloop.engines.jax.heads:qr", "quantiles of the return at fixed fractions (QR-DQN)"),
+    "iqn": Entry("hotloop.engines.jax.heads:iqn", "quantiles of the return at drawn fractions (IQN)"),
 }
 ENGINES: Mapping[str, Entry] = {
     "jax": Entry("hotloop.engines.jax.engine:JaxEngine", "XLA; flat vectors; K gradient steps a call"),

@@ -139,6 +139,16 @@ class Env(_Section):
     slow in Python. auto: native if it has one, else sync."""
     info: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Keys of a Gymnasium env's `info` whose value at the end of each episode becomes a metric."""
+    action_mask: bool = False
+    """Choose, and bootstrap from, legal actions only: those a Gymnasium env names in `info["action_mask"]`, or a device
+    env in its method `action_mask(state)`."""
+
+
+Activation = Literal["relu", "selu", "tanh", "gelu", "silu"]
+Normalization = Literal["none", "layer", "batch"]
+"""layer: over the features of one sample. batch: over the samples of a batch when learning, and by running averages
+of their mean and variance when acting and in the target net. The layer before it then has no bias."""
+Layout = Literal["HWC", "CHW"]
 
 
 class Mlp(_Section):
@@ -147,8 +157,10 @@ class Mlp(_Section):
     kind: Literal["mlp"] = "mlp"
     hidden: Sizes = (64, 64)
     """Width of each layer."""
-    activation: Literal["relu", "selu", "tanh", "gelu", "silu"] = "relu"
+    activation: Activation = "relu"
     """Nonlinearity after each layer."""
+    normalization: Normalization = "none"
+    """What stands between each layer's product and its nonlinearity."""
 
 
 class Cnn(_Section):
@@ -165,10 +177,12 @@ class Cnn(_Section):
     """Padding of every convolution."""
     hidden: Sizes = (512,)
     """Width of each dense layer after the convolutions."""
-    layout: Literal["HWC", "CHW"] = "HWC"
+    layout: Layout = "HWC"
     """Axes of an observation: channels last, or first (stacked frames)."""
-    activation: Literal["relu", "selu", "tanh", "gelu", "silu"] = "relu"
+    activation: Activation = "relu"
     """Nonlinearity after each layer."""
+    normalization: Normalization = "none"
+    """What stands between each layer's product and its nonlinearity."""
 
     @model_validator(mode="after")
     def _same_depth(self) -> Self:
@@ -180,28 +194,113 @@ class Cnn(_Section):
         return self
 
 
-class ScalarHead(_Section):
+class Impala(_Section):
+    """The residual network of IMPALA: per stage a convolution, max-pooling that halves the image, and residual blocks
+    of two convolutions. uint8 images are divided by 255."""
+
+    kind: Literal["impala"]
+    channels: Sizes = (16, 32, 32)
+    """Output channels of each stage."""
+    blocks: PositiveInt = 2
+    """Residual blocks in each stage."""
+    hidden: Sizes = (256,)
+    """Width of each dense layer after the convolutions."""
+    layout: Layout = "HWC"
+    """Axes of an observation: channels last, or first (stacked frames)."""
+    activation: Activation = "relu"
+    """Nonlinearity before each convolution and after each dense layer."""
+    normalization: Normalization = "none"
+    """What stands behind each convolution within the residual blocks, and each dense layer."""
+
+
+class Core(_Section):
+    """Memory between torso and head: what was seen earlier in the episode. Learns from sequences (`replay.sequence`)."""
+
+    kind: Literal["lstm", "gru"] = "lstm"
+    """Long short-term memory, or gated recurrent unit."""
+    size: PositiveInt = 128
+    """Width of the memory."""
+
+
+class _Head(_Section):
+    dueling: bool = False
+    """Q(s, a) = V(s) + A(s, a) - mean A(s, .): the state's value is learned from every action. Of a distribution, each
+    atom or quantile is made up so."""
+    hidden: Sizes = ()
+    """Width of the dense layers of the head; with `dueling`, of each of its two streams."""
+    noise: float | None = Field(default=None, gt=0)
+    """σ₀ of NoisyNet: every layer of the head learns how much noise to add to its weights (published: 0.5). There is no
+    ε by default then. Envs draw noise of their own at each step, each batch one for online and one for target net."""
+
+
+class ScalarHead(_Head):
     """One Q-value per action."""
 
     kind: Literal["scalar"] = "scalar"
 
 
-class DuelingHead(_Section):
-    """Q(s, a) = V(s) + A(s, a) - mean A(s, .)."""
+class C51Head(_Head):
+    """A probability for each of `atoms` returns between `low` and `high`, per action (C51)."""
 
-    kind: Literal["dueling"]
-    hidden: Sizes = ()
-    """Width of the dense layers each of the two streams has of its own."""
+    kind: Literal["c51"]
+    atoms: int = Field(default=51, ge=2)
+    """Returns that are told apart, evenly spaced."""
+    low: float = -10.0
+    """Lowest return; lower ones count as this."""
+    high: float = 10.0
+    """Highest return; higher ones count as this."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low is {self.low:g} and high is {self.high:g}; returns lie between them")
+        return self
+
+
+class QuantileHead(_Head):
+    """The return's quantiles at fixed, evenly spaced fractions, per action (QR-DQN)."""
+
+    kind: Literal["qr"]
+    quantiles: PositiveInt = 51
+    """How many (published: 200)."""
+
+
+class IqnHead(_Head):
+    """The return's quantiles at drawn fractions τ, per action, from cosines of τ (IQN)."""
+
+    kind: Literal["iqn"]
+    cosines: PositiveInt = 64
+    """Cosines by which τ enters the network."""
+    taus: PositiveInt = 8
+    """Fractions drawn per sample for the online net."""
+    target_taus: PositiveInt = 8
+    """Fractions drawn per sample for the target net."""
+    acting_taus: PositiveInt = 32
+    """Fractions whose mean is the Q-value, for choosing actions; evenly spaced in evaluations."""
+
+
+def _head(value: Any) -> Any:
+    """A head may leave `kind` out; `dueling` was a kind of its own once."""
+    if not isinstance(value, dict):
+        return value
+    return {**value, "kind": "scalar", "dueling": True} if value.get("kind") == "dueling" else {"kind": "scalar", **value}
 
 
 class Network(_Section):
-    """From an observation to Q-values: a torso, then a head."""
+    """From an observation to Q-values: a torso, perhaps a memory, then a head."""
 
     kind: Literal["composed"] = "composed"
-    torso: Annotated[Annotated[Mlp | Cnn, Field(discriminator="kind")], _or("mlp")] = Mlp()
+    torso: Annotated[Annotated[Mlp | Cnn | Impala, Field(discriminator="kind")], _or("mlp")] = Mlp()
     """From an observation to features."""
-    head: Annotated[Annotated[ScalarHead | DuelingHead, Field(discriminator="kind")], _or("scalar")] = ScalarHead()
-    """From features to Q-values."""
+    core: Core | None = None
+    """Memory of what was seen before."""
+    head: Annotated[
+        Annotated[ScalarHead | C51Head | QuantileHead | IqnHead, Field(discriminator="kind")], BeforeValidator(_head)
+    ] = ScalarHead()
+    """From features to Q-values, or to the distribution of returns."""
+    init: Literal["default", "he", "orthogonal"] = "default"
+    """First weights. default: PyTorch's, uniform within 1 / sqrt(inputs). he: normal, for ReLU. orthogonal: with gain
+    sqrt(2) before an activation and 1 at the end. he and orthogonal begin with biases of zero."""
 
 
 class CustomNetwork(_Section):
@@ -210,6 +309,17 @@ class CustomNetwork(_Section):
     kind: Literal["custom"]
     name: str
     """What the module was called, for the record; the module itself is never loaded from a file."""
+
+
+class Munchausen(_Section):
+    """Adds the scaled log-policy of the action taken to the reward, and bootstraps from the soft value (M-DQN)."""
+
+    alpha: float = Field(default=0.9, ge=0, le=1)
+    """Share of the log-policy that is added."""
+    temperature: float = Field(default=0.03, gt=0)
+    """Of the softmax over Q-values that is the policy."""
+    clip: float = Field(default=-1.0, lt=0)
+    """Lowest that the log-policy, times the temperature, may count."""
 
 
 class Target(_Section):
@@ -223,13 +333,16 @@ class Target(_Section):
     periods applies as many."""
     tau: float = Field(default=1.0, gt=0, le=1)
     """Share of the online net mixed into the target net each time: 1 copies, less is Polyak averaging."""
+    munchausen: Munchausen | None = None
+    """Reward the agent for being sure, and bootstrap softly; with rule: target."""
 
 
 class Loss(_Section):
     """How far from the target is how bad."""
 
     kind: Literal["mse", "huber"] = "huber"
-    """mse: the squared TD error. huber: half of it within `delta`, linear beyond. As in PyTorch."""
+    """mse: the squared TD error. huber: half of it within `delta`, linear beyond. As in PyTorch. The heads qr and iqn
+    weigh huber by quantile; c51 compares distributions by cross-entropy whatever stands here."""
     delta: float = Field(default=1.0, gt=0)
     """Where huber turns linear."""
 
@@ -255,6 +368,8 @@ class Optimizer(_Section):
     """adamw: share of each weight removed per step, times the learning rate."""
     clip: float | None = Field(default=10.0, gt=0)
     """Largest norm of the whole gradient; null leaves it as it is."""
+    accumulate: PositiveInt = 1
+    """Parts into which a batch is split, one after the other, before a step is taken: the same step in less memory."""
 
 
 class EpsilonGreedy(_Section):
@@ -305,6 +420,30 @@ class Hindsight(_Section):
     """Copies stored of each episode, besides the episode itself."""
 
 
+class Sequence(_Section):
+    """Stretches of consecutive steps, each with the memory the network had at its beginning (R2D2)."""
+
+    length: int = Field(default=16, ge=2)
+    """Steps learned from."""
+    burn_in: int = Field(default=8, ge=0)
+    """Steps before those, only to bring the stored memory up to date."""
+
+
+class OnPolicy(_Section):
+    """PQN: learn from what was just collected, towards λ-returns, then forget it. No replay, no target net.
+
+    A block is `steps` vector steps, then `epochs` times all of them in `minibatches` batches, shuffled."""
+
+    steps: PositiveInt = 32
+    """Vector steps collected at a time."""
+    epochs: PositiveInt = 2
+    """Times each transition is learned from."""
+    minibatches: PositiveInt = 4
+    """Gradient steps per epoch."""
+    trace: float = Field(default=0.65, ge=0, le=1)
+    """λ: 0 bootstraps after one step, 1 only where the collected steps end."""
+
+
 class Replay(_Section):
     """Where experience is kept."""
 
@@ -329,6 +468,8 @@ class Replay(_Section):
     one that begins there. auto: shared from 1 KiB an observation on. The fused pipeline stores them whole."""
     hindsight: Hindsight | None = None
     """Also learn from what was reached instead of what was wanted."""
+    sequence: Sequence | None = None
+    """Draw stretches of episodes instead of single transitions, for networks with a `core`."""
 
 
 class Evaluation(_Section):
@@ -393,6 +534,11 @@ class Spec(_Section):
     interquartile mean of the seeds, `stop.episodes` by each seed."""
     engine: str = "jax"
     """Who does the array maths."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Numbers in which networks compute. Weights, targets and priorities are float32 in any case; float16 scales its
+    loss so that small gradients do not vanish."""
+    devices: PositiveInt = 1
+    """Devices over which each batch is split."""
     pipeline: str = "auto"
     """How experience flows to the learner; auto chooses by the env and says so."""
     updates_per_step: float = Field(default=0.25, gt=0, le=1000)
@@ -415,6 +561,8 @@ class Spec(_Section):
     """How training actions differ from the best known."""
     replay: Replay = Replay()
     """Where experience is kept."""
+    on_policy: OnPolicy | None = None
+    """Learn without a replay (PQN)."""
     evaluation: Evaluation = Evaluation()
     """Greedy episodes on environments of their own."""
     stop: Stop = Stop()
@@ -424,8 +572,22 @@ class Spec(_Section):
     guard: Guard = Guard()
     """What happens when a number is not finite."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _noise_explores(cls, data: Any) -> Any:
+        """A network that is noisy by itself needs no ε, unless one is given."""
+        if not isinstance(data, dict) or "exploration" in data:
+            return data
+        network = data.get("network")
+        head = network.get("head") if isinstance(network, dict) else getattr(network, "head", None)
+        noise = head.get("noise") if isinstance(head, dict) else getattr(head, "noise", None)
+        return data if noise is None else {**data, "exploration": {"kind": "epsilon_greedy", "epsilon": 0.0}}
+
     @model_validator(mode="after")
     def _can_be_run(self) -> Self:
+        refusal = next((reason for is_wrong, reason in self._combinations() if is_wrong), None)
+        if refusal:
+            raise ValueError(refusal)
         block = self.block  # raises when the ratio fits no block
         if self.replay.batch_size > self.replay.capacity:
             raise ValueError(
@@ -470,9 +632,89 @@ class Spec(_Section):
                 raise ValueError(f"unknown {what} '{name}'; {registry.nearest(name, list(names))}")
         return self
 
+    def _combinations(self) -> "list[tuple[bool, str]]":
+        """Choices that do not go together, and why."""
+        network = self.network if isinstance(self.network, Network) else Network()
+        head, replay, soft, accumulate = network.head, self.replay, self.target.munchausen, self.optimizer.accumulate
+        on_policy, core = self.on_policy, network.core
+        batch_norm = network.torso.normalization == "batch"
+        collected = on_policy.steps * self.env.num_envs if on_policy else 0
+        minibatch = collected // on_policy.minibatches if on_policy else 0
+        batch, name = (minibatch, "a minibatch") if on_policy else (replay.batch_size, "replay.batch_size")
+        return [
+            (
+                soft is not None and self.target.rule != "target",
+                f"target.munchausen with rule: {self.target.rule}: its soft value weighs all actions of the target "
+                "net, so no other net chooses one; use rule: target",
+            ),
+            (
+                soft is not None and replay.n_step > 1,
+                f"target.munchausen with replay.n_step: {replay.n_step}: the log-policy is added to the reward of one "
+                "step; use n_step: 1",
+            ),
+            (
+                soft is not None and isinstance(head, C51Head),
+                "target.munchausen with head c51: a mean over actions of distributions that were moved apart has no "
+                "fixed atoms; use scalar, qr or iqn",
+            ),
+            (
+                isinstance(head, QuantileHead | IqnHead) and self.loss.kind == "mse",
+                f"loss.kind mse with head {head.kind}: quantiles are learned by huber, weighed by quantile; use huber",
+            ),
+            (on_policy is not None and replay != Replay(), "on_policy learns without a replay; leave replay out"),
+            (
+                on_policy is not None and self.target != Target(),
+                "on_policy learns without a target net; leave target out",
+            ),
+            (
+                on_policy is not None and self.updates_per_step != 0.25,
+                "with on_policy, epochs x minibatches say how much is learned; leave updates_per_step out",
+            ),
+            (
+                on_policy is not None and (head.kind != "scalar" or core is not None or head.noise is not None),
+                "on_policy learns λ-returns with a network without noise and memory; use head scalar",
+            ),
+            (
+                on_policy is not None and collected % on_policy.minibatches != 0,
+                f"on_policy collects {collected} transitions, which do not divide into {on_policy and on_policy.minibatches} "
+                "minibatches; use another number",
+            ),
+            (
+                (core is None) != (replay.sequence is None),
+                "network.core and replay.sequence belong together: memory is learned from sequences; give both or none",
+            ),
+            (
+                core is not None and (head.kind != "scalar" or head.noise is not None or soft is not None),
+                "network.core learns with head scalar, without noise and Munchausen; use those",
+            ),
+            (
+                core is not None and (replay.sampling.kind != "uniform" or replay.n_step > 1 or batch_norm),
+                "network.core learns from sequences that are drawn uniformly, step by step, without batch "
+                "normalization; use sampling: uniform, n_step: 1, normalization: none or layer",
+            ),
+            (
+                batch_norm and accumulate > 1,
+                "normalization: batch with optimizer.accumulate: the parts of a batch would each be normalized by "
+                "themselves; use layer, or accumulate: 1",
+            ),
+            (
+                batch % accumulate != 0 or batch % self.devices != 0 or (batch // accumulate) % self.devices != 0,
+                f"{name} is {batch}, which {accumulate} part(s) on {self.devices} device(s) do not divide; use a "
+                "multiple",
+            ),
+            (
+                self.devices > 1 and self.seeds > 1,
+                f"devices is {self.devices} and seeds is {self.seeds}: seeds are already shared out over devices; use "
+                "one of the two",
+            ),
+        ]
+
     @property
     def block(self) -> Block:
         """The unit of work this spec asks for."""
+        if self.on_policy is not None:
+            learned = self.on_policy.epochs * self.on_policy.minibatches
+            return Block(self.env.num_envs, self.on_policy.steps, learned)
         return plan_block(self.updates_per_step, self.env.num_envs)
 
     @property

@@ -7,14 +7,15 @@ import jax
 import numpy as np
 
 from hotloop.engines.jax.engine import JaxEngine
-from hotloop.spec import DuelingHead, Mlp, Network, Spec
+from hotloop.spec import Mlp, Network, ScalarHead, Spec
 
 NUMPY_WORK = 2_000_000
 """Multiplications of a forward pass up to which NumPy is chosen: below, it takes about half of XLA's time (27 against
 52 us for two layers of 64 and 16 envs); from about twice as many on they are level."""
 
-QFunction = Callable[[Any], np.ndarray]
-"""From observations (N, …) to Q-values (N, A), with weights that stand still."""
+QFunction = Callable[..., np.ndarray]
+"""From observations (N, …) to Q-values (N, A), with weights that stand still; networks with noise take the two numbers
+of a random key beside them, and without it give their mean."""
 
 _ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "relu": lambda x: np.maximum(x, 0.0, out=x),
@@ -28,16 +29,29 @@ def choose_acting(spec: Spec, engine: JaxEngine, num_envs: int) -> tuple[Callabl
     """Return `freeze(params) -> QFunction`, and which of the two it is. What it freezes is a copy."""
     network: Any = spec.network
     is_small = num_envs * engine.layout.size <= NUMPY_WORK
-    is_dense = isinstance(network, Network) and isinstance(network.torso, Mlp)
-    if is_small and is_dense and network.torso.activation in _ACTIVATIONS:
+    if is_small and _is_plain(network) and spec.precision == "float32":
         return _numpy_acting(network, engine), "NumPy"
-    compiled = jax.jit(engine.q_values)
+    mean = jax.jit(engine.q_values)
+    drawn = jax.jit(lambda params, obs_N, key: engine.q_values(params, obs_N, jax.random.wrap_key_data(key)))
 
     def freeze(params: jax.Array) -> QFunction:
         kept = params.copy()
-        return lambda obs_N: np.asarray(compiled(kept, obs_N))
+
+        def q(obs_N: Any, key: np.ndarray | None = None) -> np.ndarray:
+            return np.asarray(mean(kept, obs_N) if key is None else drawn(kept, obs_N, key))
+
+        return q
 
     return freeze, "XLA"
+
+
+def _is_plain(network: Any) -> bool:
+    """Dense layers to Q-values, without normalization or noise."""
+    if not isinstance(network, Network) or not isinstance(network.torso, Mlp):
+        return False
+    torso, head = network.torso, network.head
+    has_plain_head = isinstance(head, ScalarHead) and head.noise is None
+    return has_plain_head and torso.normalization == "none" and torso.activation in _ACTIVATIONS
 
 
 def _numpy_acting(network: Network, engine: JaxEngine) -> Callable[[jax.Array], QFunction]:
@@ -54,8 +68,8 @@ def _numpy_acting(network: Network, engine: JaxEngine) -> Callable[[jax.Array], 
     def freeze(params: jax.Array) -> QFunction:
         kept = np.array(params)
         body = layers(kept, "torso/layers", len(torso.hidden))
-        if not isinstance(head, DuelingHead):
-            last = layers(kept, "head", 1)
+        if not head.dueling:
+            last = layers(kept, "head", len(head.hidden) + 1)
             return lambda obs_N: _dense(last, _dense(body, _flat(obs_N), nonlinear, True), relu, False)
         value, advantage = (layers(kept, f"head/{part}", len(head.hidden) + 1) for part in ("value", "advantage"))
 

@@ -102,7 +102,8 @@ class Fused:
         batches = ring.sample(kept, sample_key, (self.block_plan.updates, self.spec.replay.batch_size))
 
         def learn(learner: LearnerState) -> tuple[LearnerState, jax.Array]:
-            learner, _, sums = self.engine.update(learner, batches, self.engine.learning_rate(state.env_steps))
+            rate = self.engine.learning_rate(state.env_steps)
+            learner, _, sums = self.engine.update(learner, batches, rate, None, self.network_key(key))
             return learner, sums
 
         def wait(learner: LearnerState) -> tuple[LearnerState, jax.Array]:
@@ -113,6 +114,10 @@ class Fused:
         learner = self.engine.move_target(learner, env_steps // every - state.env_steps // every)
         totals = totals._replace(update=totals.update + sums)
         return self.next_state(state, learner, actor, kept, totals, learning)
+
+    def network_key(self, key: jax.Array) -> jax.Array | None:
+        """The key of a block's updates, for networks that draw noise or quantiles."""
+        return jax.random.fold_in(key, 2) if self.engine.is_random else None
 
     def next_state(
         self,

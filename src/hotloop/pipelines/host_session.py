@@ -106,12 +106,19 @@ class HostSession:
         self._learn = jax.jit(self._update, donate_argnums=0)
         learner = self._fresh_learner()
         q = self._freeze(learner.params)
-        q(jax.tree.map(lambda leaf: np.zeros((self.envs.num_envs, *leaf.shape), leaf.dtype), shapes))
-        jax.block_until_ready(self._learn(learner, items, weight, np.int32(0), np.int32(0)))
+        obs = jax.tree.map(lambda leaf: np.zeros((self.envs.num_envs, *leaf.shape), leaf.dtype), shapes)
+        q(obs)
+        key = np.zeros(2, np.uint32) if self.engine.is_random else None
+        if key is not None:
+            q(obs, key)
+        jax.block_until_ready(self._learn(learner, items, weight, np.int32(0), np.int32(0), key))
 
-    def _update(self, learner: LearnerState, items: Any, weight: Any, before: jax.Array, after: jax.Array) -> Any:
+    def _update(
+        self, learner: LearnerState, items: Any, weight: Any, before: jax.Array, after: jax.Array, key: Any
+    ) -> Any:
         """What is compiled: a block's gradient steps, then the target copies it has earned."""
-        learner, td_KB, sums = self.engine.update(learner, items, self.engine.learning_rate(before), weight)
+        key = None if key is None else jax.random.wrap_key_data(key)
+        learner, td_KB, sums = self.engine.update(learner, items, self.engine.learning_rate(before), weight, key)
         every = self.spec.target.every
         return Learned(
             self.engine.move_target(learner, after // every - before // every), sums, td_KB if self._beta else None
@@ -194,6 +201,7 @@ class HostSession:
         block, beta = self.block, 1.0
         self.learns_at = (self.updated_at, self.env_steps)
         with self.spans["sample"]:
+            self._learning_key = _key(self.random) if self.engine.is_random else None
             if self._beta:
                 beta = schedules.value_at(self.env_steps, xp=schedules.Scalars, **self._beta)
             return self.replay.sample(self.random, (block.updates, self.spec.replay.batch_size), beta)
@@ -206,7 +214,9 @@ class HostSession:
                 items, weight = jax.block_until_ready(jax.device_put((items, weight)))  # sync
         with self.spans["update"]:
             before, after = (np.int32(steps) for steps in self.learns_at)
-            learned: Learned = jax.block_until_ready(self._learn(self.learner, items, weight, before, after))  # sync
+            learned: Learned = jax.block_until_ready(
+                self._learn(self.learner, items, weight, before, after, self._learning_key)
+            )  # sync
         return learned
 
     def publish(self, batches: Batches, learned: Learned) -> None:
@@ -227,7 +237,8 @@ class HostSession:
 
     def _act(self, obs_N: Any) -> np.ndarray:
         """Exploring actions; ε or the temperature is that of the vector step's first env step."""
-        q_NA, random = self.q(obs_N), self.random
+        random = self.random
+        q_NA = self.q(obs_N, _key(random)) if self.engine.is_random else self.q(obs_N)
         explore = schedules.value_at(self.env_steps, xp=schedules.Scalars, **self._exploration)
         best_N = q_NA.argmax(axis=-1)
         if not self._explores_greedily:
@@ -375,3 +386,8 @@ class HostSession:
     def weights(self, index: int) -> Any:
         """Flat weight vector."""
         return self.learner.params
+
+
+def _key(random: np.random.Generator) -> np.ndarray:
+    """The two numbers of a random key for XLA."""
+    return random.integers(0, 1 << 32, 2, np.uint32)

@@ -31,7 +31,9 @@ class Stepwise(Fused):
         shape = (self.block_plan.updates, spec.replay.batch_size)
         self._sample = jax.jit(lambda kept, key: ring.sample(kept, key, shape))
         self._learn = jax.jit(
-            lambda learner, batches, steps: engine.update(learner, batches, engine.learning_rate(steps))
+            lambda learner, batches, steps, key: engine.update(
+                learner, batches, engine.learning_rate(steps), None, self.network_key(key)
+            )
         )
         self._move_target = jax.jit(engine.move_target)
 
@@ -67,7 +69,7 @@ class Stepwise(Fused):
             with self.spans["sample"]:
                 batches = jax.block_until_ready(self._sample(kept, sample_key))  # sync
             with self.spans["update"]:
-                learner, _, sums = jax.block_until_ready(self._learn(learner, batches, state.env_steps))  # sync
+                learner, _, sums = jax.block_until_ready(self._learn(learner, batches, state.env_steps, key))  # sync
         every = self.spec.target.every
         learner = self._move_target(learner, env_steps // every - state.env_steps // every)
         totals = totals._replace(update=totals.update + sums)

@@ -79,10 +79,12 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
     pool = jax.jit(lambda s: _pool(pipeline, s, key))(state)
     items = jax.jit(lambda s: pipeline.collect(s, key)[1])(state)
     batches = jax.jit(lambda r: ring.sample(r, key, (POOL, *shape)))(state.ring)
-    learner = state.learner
-    frozen = jax.jit(jax.vmap(lambda s_t: engine.frozen_values(learner.target, s_t)))(batches.s_t)
+    learner, drawn = state.learner, key if engine.is_random else None
+    frozen = jax.jit(jax.vmap(lambda batch: engine.frozen_batches(learner.target, batch, drawn)))(batches)
     first = jax.tree.map(lambda leaf: leaf[0, 0], (batches, frozen))
-    gradients = jax.jit(lambda: jnp.stack([engine.gradient(learner.params, *first)[0] * scale for scale in (1, 0.5)]))()
+    in_one = jax.tree.map(lambda leaf: leaf[0], frozen)
+    slope = jax.jit(lambda: engine.gradient(learner.params, *first, key=drawn)[0])()
+    gradients = jnp.stack([slope, 0.5 * slope])
 
     def turn(i: Any, inputs: Any) -> Any:
         size = jax.tree.leaves(inputs)[0].shape[0]
@@ -93,18 +95,18 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
 
     def target(i: Any, carry: Any) -> Any:
         moved = engine.move_target(learner._replace(target=carry[0]), jnp.int32(i % 2))
-        return moved.target, engine.frozen_values(moved.target, turn(i, batches).s_t)
+        return moved.target, engine.frozen_batches(moved.target, turn(i, batches), drawn)
 
     def forward(i: Any, _: Any) -> Any:
         def one(_: Any, batch: Any) -> Any:
-            loss, (td_B, q) = engine.loss(engine.layout.unflatten(learner.params), *batch)
+            loss, (td_B, q) = engine.loss(engine.layout.unflatten(learner.params), *batch, key=drawn)
             return (loss, td_B, q), None
 
         return jax.lax.scan(one, (jnp.float32(0), jnp.zeros(shape[1]), jnp.float32(0)), turn(i, (batches, frozen)))[0]
 
     def gradient(i: Any, carry: Any) -> Any:
         def one(_: Any, batch: Any) -> Any:
-            return engine.gradient(learner.params, *batch), None
+            return engine.gradient(learner.params, *batch, key=drawn), None
 
         return jax.lax.scan(one, carry, turn(i, (batches, frozen)))[0]
 
@@ -140,12 +142,12 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
             jax.tree.map(lambda leaf: leaf[0], batches),
             1,
         ),
-        **({} if frozen is None else {"target": (target, (learner.target, frozen[0]), 1)}),
+        **({"target": (target, (learner.target, in_one), 1)} if engine.has_target else {}),
         "forward": (forward, (jnp.float32(0), jnp.zeros(shape[1]), jnp.float32(0)), 1),
-        "gradient": (gradient, jax.eval_shape(lambda: engine.gradient(learner.params, *first)), 1),
+        "gradient": (gradient, jax.eval_shape(lambda: engine.gradient(learner.params, *first, key=drawn)), 1),
         "optimiser": (optimiser, (learner.params, learner.optimizer), block.updates),
         UPDATE: (
-            lambda i, s: engine.update(s, turn(i, batches), engine.learning_rate(state.env_steps + i))[0],
+            lambda i, s: engine.update(s, turn(i, batches), engine.learning_rate(state.env_steps + i), None, drawn)[0],
             learner,
             1,
         ),

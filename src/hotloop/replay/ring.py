@@ -19,6 +19,7 @@ class Item(NamedTuple):
     r_t: Any
     discount_t: Any
     s_t: Any
+    legal_t: Any = None  # which actions s_t allows, when the env says so
 
 
 class Ring(NamedTuple):

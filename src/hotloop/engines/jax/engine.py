@@ -5,13 +5,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from hotloop import registry
 from hotloop.engines.jax.flat import Layout
-from hotloop.engines.jax.modules import Module, sequential
+from hotloop.engines.jax.heads import Estimate
+from hotloop.engines.jax.modules import RUNNING, Functions, Mode, Module, sequential
 from hotloop.engines.jax.optimizers import direction
-from hotloop.learning import losses, schedules, targets
-from hotloop.spec import Boltzmann, CustomNetwork, Spec
+from hotloop.learning import estimates, schedules, targets
+from hotloop.spec import Boltzmann, C51Head, CustomNetwork, IqnHead, Network, QuantileHead, ScalarHead, Spec
 
 
 class LearnerState(NamedTuple):
@@ -23,10 +26,26 @@ class LearnerState(NamedTuple):
     updates: jax.Array
     skipped: jax.Array
     skipped_in_a_row: jax.Array
+    loss_scale: Any = ()  # of float16: a LossScale
+
+
+class LossScale(NamedTuple):
+    """Factor that keeps small gradients of float16 from vanishing, and for how many updates it has held."""
+
+    factor: jax.Array
+    held: jax.Array
+
+
+class Frozen(NamedTuple):
+    """What the target net says of a batch: estimates at s_t, and Munchausen's addition to the reward."""
+
+    values_t: jax.Array | None
+    bonus_B: jax.Array | None
 
 
 METRICS = ("loss", "grad_norm", "q", "applied")
 """What `update` sums over its gradient steps, in this order; `applied` counts those that were not skipped."""
+FIRST_LOSS_SCALE, UPDATES_TO_DOUBLE_IT = 2.0**15, 2_000
 
 
 class JaxEngine:
@@ -36,12 +55,18 @@ class JaxEngine:
         """`obs` is a tree of ShapeDtypeStructs of one observation; `network` is the user's own, if any."""
         self.spec = spec
         self.num_actions = num_actions
-        self._network = _composed(spec, num_actions) if network is None else network
+        self._network = _composed(spec, num_actions) if network is None else _of_the_user(network)
+        self._head = spec.network.head if isinstance(spec.network, Network) else ScalarHead()
+        self._estimates = _estimates(spec, self._head)
+        self.is_random = self._head.noise is not None or isinstance(self._head, IqnHead)
+        self._dtype = jnp.dtype(spec.precision)
         self._direction = direction(spec.optimizer)
         self._obs_1 = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), obs)
         params = jax.eval_shape(self._network.init, jax.random.key(0), self._obs_1)
         self.layout = Layout(params)
-        q_shape = jax.eval_shape(self._network.apply, params, self._obs_1).shape
+        self._measured = self._where_measured()
+        self._by_batch = _sharding(spec.devices)
+        q_shape = jax.eval_shape(self.q_values, jax.ShapeDtypeStruct((self.layout.size,), jnp.float32), self._obs_1).shape
         if q_shape != (1, num_actions):
             raise ValueError(
                 f"the network returns shape {q_shape} for one observation, expected (1, {num_actions}): "
@@ -51,108 +76,224 @@ class JaxEngine:
     def init(self, key: jax.Array) -> LearnerState:
         """Fresh weights; the target net starts as a copy of them."""
         params = self.layout.flatten(self._network.init(key, self._obs_1))
-        needs_target = self.spec.target.rule != "vanilla"
-        target = jnp.array(params, copy=True) if needs_target else jnp.zeros((0,), jnp.float32)
+        target = jnp.array(params, copy=True) if self.has_target else jnp.zeros((0,), jnp.float32)
         counters = [jnp.zeros((), jnp.int32) for _ in range(3)]  # buffers of their own: each is donated
-        return LearnerState(params, target, self._direction.init(params), *counters)
+        is_half = self.spec.precision == "float16"
+        scale = LossScale(jnp.float32(FIRST_LOSS_SCALE), jnp.zeros((), jnp.int32)) if is_half else ()
+        return LearnerState(params, target, self._direction.init(params), *counters, scale)
 
-    def q_values(self, vector: jax.Array, obs_B: Any) -> jax.Array:
-        """Q-values (B, A) of a batch of observations under a flat weight vector."""
-        return self._network.apply(self.layout.unflatten(vector), obs_B)
+    @property
+    def has_target(self) -> bool:
+        """Whether there is a target net."""
+        return self.spec.target.rule != "vanilla" and self.spec.on_policy is None
 
-    def greedy(self, params: jax.Array, obs_N: Any) -> jax.Array:
+    def estimate(self, params: Any, obs_B: Any, mode: Mode) -> Estimate:
+        """What the network says under its own parameters (a tree), in float32."""
+        if self._dtype != jnp.float32:
+            params = jax.tree_util.tree_map_with_path(
+                lambda path, leaf: leaf if getattr(path[-1], "key", "") in RUNNING else leaf.astype(self._dtype), params
+            )
+        values, tau = self._network.apply(params, obs_B, mode)
+        return Estimate(values.astype(jnp.float32), tau)
+
+    def q_values(self, vector: jax.Array, obs_B: Any, key: jax.Array | None = None) -> jax.Array:
+        """Q-values (B, A) of a batch of observations under a flat weight vector; with a key, those of a noisy draw."""
+        return self._estimates.q(self.estimate(self.layout.unflatten(vector), obs_B, Mode("act", key)).values)
+
+    def greedy(self, params: jax.Array, obs_N: Any, legal_NA: jax.Array | None = None) -> jax.Array:
         """Best action of each env, int32 (N,)."""
-        return jnp.argmax(self.q_values(params, obs_N), axis=-1).astype(jnp.int32)
+        q_NA = targets.legal_only(self.q_values(params, obs_N), legal_NA, xp=jnp)
+        return jnp.argmax(q_NA, axis=-1).astype(jnp.int32)
 
-    def act(self, params: jax.Array, obs_N: Any, explore_N: jax.Array, key: jax.Array) -> jax.Array:
+    def act(
+        self,
+        params: jax.Array,
+        obs_N: Any,
+        explore_N: jax.Array,
+        key: jax.Array,
+        legal_NA: jax.Array | None = None,
+    ) -> jax.Array:
         """Exploring action of each env, int32 (N,). `explore_N` is each env's ε or temperature."""
-        q_NA = self.q_values(params, obs_N)
+        network_key = None
+        if self.is_random:
+            key, network_key = jax.random.split(key)
+        q_NA = targets.legal_only(self.q_values(params, obs_N, network_key), legal_NA, xp=jnp)
+        return self.explore(q_NA, explore_N, key, is_masked=legal_NA is not None)
+
+    def explore(self, q_NA: jax.Array, explore_N: jax.Array, key: jax.Array, is_masked: bool = False) -> jax.Array:
+        """Actions by Q-values and chance; illegal ones have a Q-value of -inf."""
         if isinstance(self.spec.exploration, Boltzmann):
             return jax.random.categorical(key, q_NA / explore_N[:, None]).astype(jnp.int32)
         coin_N, draw_N = jax.random.uniform(key, (2, q_NA.shape[0]))
-        random_N = jnp.minimum((draw_N * self.num_actions).astype(jnp.int32), self.num_actions - 1)
-        return jnp.where(coin_N < explore_N, random_N, jnp.argmax(q_NA, axis=-1).astype(jnp.int32))
+        if is_masked:
+            rank_NA = jnp.cumsum(q_NA > -jnp.inf, axis=-1)  # the first action whose rank passes the draw
+            random_N = jnp.argmax(rank_NA > (draw_N[:, None] * rank_NA[:, -1:]).astype(jnp.int32), axis=-1)
+        else:
+            random_N = jnp.minimum((draw_N * self.num_actions).astype(jnp.int32), self.num_actions - 1)
+        return jnp.where(coin_N < explore_N, random_N, jnp.argmax(q_NA, axis=-1)).astype(jnp.int32)
 
     def update(
-        self, state: LearnerState, batches: Any, learning_rate: jax.Array, weight_KB: jax.Array | None = None
+        self,
+        state: LearnerState,
+        batches: Any,
+        learning_rate: jax.Array,
+        weight_KB: jax.Array | None = None,
+        key: jax.Array | None = None,
     ) -> tuple[LearnerState, jax.Array, jax.Array]:
         """K gradient steps on K batches (leading axes K, B); returns TD errors (K, B) and METRICS sums.
 
-        `weight_KB` scales the loss of each sample (importance weights of a prioritised replay).
+        `weight_KB` scales the loss of each sample (importance weights of a prioritised replay); `key` is for networks
+        that draw noise or quantiles.
         """
-        q_t_KBA = self.frozen_values(state.target, batches.s_t)
+        if self._by_batch is not None:
+            batches, weight_KB = jax.lax.with_sharding_constraint((batches, weight_KB), self._by_batch)
+        count = batches.r_t.shape[0]
+        # The target net stands still, so one forward pass does for all batches; with noise, each has its own draw.
+        frozen_K = None if self.is_random else self.frozen_batches(state.target, batches)
+        keys_K = jax.random.split(key, count) if self.is_random and key is not None else None
 
         def one(carry: Any, inputs: Any) -> Any:
-            params, optimizer = carry
-            gradient, loss, td_B, q = self.gradient(params, *inputs)
+            params, optimizer, scale = carry
+            batch, frozen, weight_B, key = inputs
+            if frozen is None:
+                frozen = self.frozen(state.target, batch, jax.random.fold_in(key, 0))
+            factor = scale.factor if scale else None
+            gradient, loss, td_B, q = self.gradient(params, batch, frozen, weight_B, key, factor)
             params, optimizer, norm, finite = self.step(params, optimizer, gradient, loss, learning_rate)
-            return (params, optimizer), (td_B, jnp.stack([loss, norm, q, finite.astype(jnp.float32)]))
+            row = jnp.stack([loss, norm, q, finite.astype(jnp.float32)])
+            return (params, optimizer, _rescaled(scale, finite)), (td_B, row, _is_only_overflow(scale, finite))
 
-        (params, optimizer), (td_KB, metrics_KM) = jax.lax.scan(
-            one, (state.params, state.optimizer), (batches, q_t_KBA, weight_KB)
+        (params, optimizer, scale), (td_KB, metrics_KM, overflow_K) = jax.lax.scan(
+            one, (state.params, state.optimizer, state.loss_scale), (batches, frozen_K, weight_KB, keys_K)
         )
         # Counted here, once, from what the loop left behind.
         applied_K = metrics_KM[:, METRICS.index("applied")] > 0
         updates = state.updates + jnp.sum(applied_K, dtype=jnp.int32)
         skipped = state.skipped + jnp.sum(~applied_K, dtype=jnp.int32)
-        since_applied = jnp.argmax(applied_K[::-1]).astype(jnp.int32)
-        in_a_row = jnp.where(jnp.any(applied_K), since_applied, state.skipped_in_a_row + applied_K.shape[0])
+        healthy_K = applied_K if overflow_K is None else applied_K | overflow_K
+        since_healthy = jnp.argmax(healthy_K[::-1]).astype(jnp.int32)
+        in_a_row = jnp.where(jnp.any(healthy_K), since_healthy, state.skipped_in_a_row + count)
         sums = jnp.sum(jnp.where(applied_K[:, None], metrics_KM, 0.0), axis=0)
-        return LearnerState(params, state.target, optimizer, updates, skipped, in_a_row), td_KB, sums
+        return LearnerState(params, state.target, optimizer, updates, skipped, in_a_row, scale), td_KB, sums
 
-    def frozen_values(self, target: jax.Array, s_t_KB: Any) -> jax.Array | None:
-        """What the target net says of K batches (K, B, A): it stands still, so one forward pass does for all."""
-        if self.spec.target.rule == "vanilla":
-            return None
-        lead = jax.tree.leaves(s_t_KB)[0].shape[:2]
-        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), s_t_KB)
-        return self.q_values(target, flat).reshape(*lead, self.num_actions)
+    def frozen_batches(self, target: jax.Array, batches: Any, key: jax.Array | None = None) -> Frozen:
+        """What the target net says of K batches (K, B, …), with one draw of noise for all."""
+        lead = batches.r_t.shape[:2]
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batches)
+        return jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), self.frozen(target, flat, key))
+
+    def frozen(self, target: jax.Array, batch: Any, key: jax.Array | None = None) -> Frozen:
+        """What the target net says of a batch (B, …)."""
+        if not self.has_target:
+            return Frozen(None, None)
+        params, mode = self.layout.unflatten(target), Mode("target", key)
+        values_t = self.estimate(params, batch.s_t, mode).values
+        soft = self.spec.target.munchausen
+        if soft is None:
+            return Frozen(values_t, None)
+        q_tm1_BA = self._estimates.q(self.estimate(params, batch.s_tm1, mode.part(1)).values)
+        log_policy_B = targets.value_of(
+            targets.log_policy(q_tm1_BA, soft.temperature, xp=jnp), batch.a_tm1, xp=jnp
+        )
+        return Frozen(values_t, soft.alpha * jnp.clip(log_policy_B, soft.clip, 0.0))
 
     def loss(
-        self, params: Any, batch: Any, q_t_BA: jax.Array | None, weight_B: jax.Array | None = None
+        self,
+        params: Any,
+        batch: Any,
+        frozen: Frozen,
+        weight_B: jax.Array | None = None,
+        key: jax.Array | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """Mean loss of one batch under the network's own parameters; beside it TD errors (B,) and the mean Q-value."""
-        rule = self.spec.target.rule
-        if rule == "target":
-            v_t_B = targets.max_value(q_t_BA, xp=jnp)
-        else:
-            online_BA = self._network.apply(jax.lax.stop_gradient(params), batch.s_t)
-            if rule == "vanilla":
-                v_t_B = targets.max_value(online_BA, xp=jnp)
-            else:
-                v_t_B = targets.double_value(q_t_BA, online_BA, xp=jnp)
-        target_B = jax.lax.stop_gradient(targets.bootstrapped(batch.r_t, batch.discount_t, v_t_B))
-        q_a_B = targets.value_of(self._network.apply(params, batch.s_tm1), batch.a_tm1, xp=jnp)
-        td_B = target_B - q_a_B
-        penalty_B = self._penalty(td_B) if weight_B is None else weight_B * self._penalty(td_B)
-        return jnp.mean(penalty_B), (td_B, jnp.mean(q_a_B))
+        maths, rule, (values_t, bonus_B) = self._estimates, self.spec.target.rule, frozen
+        learning = Mode("learn", key).part(1)
+        if rule != "target":
+            online_t = self.estimate(jax.lax.stop_gradient(params), batch.s_t, Mode("act", key).part(2)).values
+            values_t = online_t if rule == "vanilla" else values_t
+        q_t_BA = maths.q(values_t if rule == "target" else online_t)  # of the net that chooses
+        q_t_BA = targets.legal_only(q_t_BA, batch.legal_t, xp=jnp)
+        soft = self.spec.target.munchausen
+        z_t = (
+            targets.best_value(values_t, q_t_BA, xp=jnp)
+            if soft is None
+            else targets.soft_value(values_t, q_t_BA, soft.temperature, xp=jnp)
+        )
+        r_t_B = batch.r_t if bonus_B is None else batch.r_t + bonus_B
+        target = jax.lax.stop_gradient(maths.target(r_t_B, batch.discount_t, z_t))
+        values, tau = self.estimate(params, batch.s_tm1, learning)
+        z = targets.value_of(values, batch.a_tm1, xp=jnp)
+        loss_B, td_B = maths.loss(z, tau, target)
+        return jnp.mean(loss_B if weight_B is None else weight_B * loss_B), (td_B, jnp.mean(maths.q(z)))
 
     def gradient(
-        self, params: jax.Array, batch: Any, q_t_BA: jax.Array | None, weight_B: jax.Array | None = None
+        self,
+        params: jax.Array,
+        batch: Any,
+        frozen: Frozen,
+        weight_B: jax.Array | None = None,
+        key: jax.Array | None = None,
+        scale: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """Flat gradient of one batch's loss; loss, TD errors (B,) and mean Q-value."""
-        of_loss = jax.value_and_grad(self.loss, has_aux=True)
-        (loss, (td_B, q)), grads = of_loss(self.layout.unflatten(params), batch, q_t_BA, weight_B)
-        return self.layout.flatten(grads), loss, td_B, q
+        """Flat gradient of one batch's loss; loss, TD errors (B,) and mean Q-value.
+
+        `scale` multiplies the loss on the way and is taken out of the gradient again.
+        """
+        tree = self.layout.unflatten(params)
+
+        def scaled(tree: Any, *inputs: Any) -> Any:
+            loss, (td_B, q) = self.loss(tree, *inputs)
+            return (loss if scale is None else loss * scale), (loss, td_B, q)
+
+        def of(*inputs: Any) -> Any:
+            (_, (loss, td_B, q)), grads = jax.value_and_grad(scaled, has_aux=True)(tree, *inputs)
+            return self.layout.flatten(grads), loss, td_B, q
+
+        parts = self.spec.optimizer.accumulate
+        if parts == 1:
+            gradient, loss, td_B, q = of(batch, frozen, weight_B, key)
+        else:
+            split = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), (batch, frozen, weight_B))
+            keys = None if key is None else jax.random.split(key, parts)
+            total, (losses, td_PB, qs) = jax.lax.scan(
+                lambda total, inputs: (lambda g, *rest: (total + g, rest))(*of(*inputs)),
+                jnp.zeros_like(params),
+                (*split, keys),
+            )
+            gradient, loss, td_B, q = total / parts, jnp.mean(losses), td_PB.reshape(-1), jnp.mean(qs)
+        return (gradient if scale is None else gradient / scale), loss, td_B, q
 
     def step(
         self, params: jax.Array, optimizer: Any, gradient: jax.Array, loss: jax.Array, learning_rate: jax.Array
     ) -> tuple[jax.Array, Any, jax.Array, jax.Array]:
         """Clip and follow a gradient, unless it or the loss is not finite; the norm before clipping, and whether."""
+        measured: Any = 0.0
+        if self._measured is not None:  # running averages take the step they ask for, whatever the optimiser
+            measured, gradient = jnp.where(self._measured, gradient, 0.0), jnp.where(self._measured, 0.0, gradient)
         norm = jnp.sqrt(jnp.vdot(gradient, gradient))
         finite = jnp.isfinite(norm) & jnp.isfinite(loss)
         if self.spec.optimizer.clip is not None:
             gradient = gradient * jnp.minimum(1.0, self.spec.optimizer.clip / (norm + 1e-6))
         step, moved = self._direction.update(gradient, optimizer, params)
+        if self._measured is not None:
+            step = jnp.where(self._measured, 0.0, step)
+            finite &= jnp.all(jnp.isfinite(measured))
 
         def keep(new: jax.Array, old: jax.Array) -> jax.Array:
             return jnp.where(finite, new, old)  # the NaN guard: a bad update leaves no trace
 
-        return keep(params - learning_rate * step, params), jax.tree.map(keep, moved, optimizer), norm, finite
+        new = params - learning_rate * step - measured
+        return keep(new, params), jax.tree.map(keep, moved, optimizer), norm, finite
 
+    def _where_measured(self) -> np.ndarray | None:
+        """Which numbers of the flat vector are running averages, if any."""
+        mask = np.zeros(self.layout.size, bool)
+        for name, (start, end, _) in self.layout.spans().items():
+            mask[start:end] = name.rpartition("/")[2] in RUNNING
+        return mask if mask.any() else None
     def move_target(self, state: LearnerState, times: jax.Array) -> LearnerState:
         """Mix the online net into the target net `times` times (0 leaves it as it is)."""
-        if self.spec.target.rule == "vanilla":
+        if not self.has_target:
             return state
         if self.spec.target.tau == 1.0:
             return state._replace(target=jnp.where(times > 0, state.params, state.target))
@@ -169,20 +310,52 @@ class JaxEngine:
         """ε or temperature at env steps."""
         return schedules.value_at(env_steps.astype(jnp.float32), xp=jnp, **self.spec.exploration_schedule.model_dump())
 
-    def _penalty(self, td_B: jax.Array) -> jax.Array:
-        if self.spec.loss.kind == "mse":
-            return losses.mse(td_B)
-        return losses.huber(td_B, self.spec.loss.delta, xp=jnp)
 
-
-def _composed(spec: Spec, num_actions: int) -> Module:
+def _composed(spec: Spec, num_actions: int) -> Functions:
     if isinstance(spec.network, CustomNetwork):
         raise ValueError(
             f"this spec was trained with a network of your own ({spec.network.name}); pass it again from Python: "
             "hotloop.load(run, network=module)"
         )
-    torso, head = spec.network.torso, spec.network.head
+    torso, head, scheme = spec.network.torso, spec.network.head, spec.network.init
     return sequential(
-        torso=registry.load(registry.TORSOS, torso.kind, "torso")(torso),
-        head=registry.load(registry.HEADS, head.kind, "head")(head, num_actions),
+        torso=registry.load(registry.TORSOS, torso.kind, "torso")(torso, scheme),
+        head=registry.load(registry.HEADS, head.kind, "head")(head, num_actions, scheme),
     )
+
+
+def _of_the_user(network: Module) -> Functions:
+    return Functions(network.init, lambda params, obs_B, mode: Estimate(network.apply(params, obs_B)))
+
+
+def _estimates(spec: Spec, head: Any) -> Any:
+    """The maths of what the head says."""
+    if isinstance(head, C51Head):
+        return estimates.Atoms(head.low, head.high, head.atoms, xp=jnp)
+    if isinstance(head, QuantileHead | IqnHead):
+        return estimates.Quantiles(spec.loss.delta, xp=jnp)
+    return estimates.Means(spec.loss.kind, spec.loss.delta, xp=jnp)
+
+
+def _sharding(devices: int) -> NamedSharding | None:
+    """How the batch axis (the second, after K) lies over devices; with one there is nothing to say."""
+    if devices == 1:
+        return None
+    found = jax.devices()
+    if len(found) < devices:
+        raise ValueError(f"devices is {devices}, but this machine has {len(found)}; use at most that many")
+    return NamedSharding(Mesh(np.array(found[:devices]), ("batch",)), PartitionSpec(None, "batch"))
+
+
+def _rescaled(scale: Any, finite: jax.Array) -> Any:
+    """Halve the scale of a loss that overflowed; double it when it has held for long."""
+    if not scale:
+        return scale
+    is_due = scale.held + 1 >= UPDATES_TO_DOUBLE_IT
+    factor = jnp.where(finite, jnp.where(is_due, scale.factor * 2, scale.factor), jnp.maximum(scale.factor / 2, 1.0))
+    return LossScale(factor, jnp.where(finite & ~is_due, scale.held + 1, 0))
+
+
+def _is_only_overflow(scale: Any, finite: jax.Array) -> jax.Array | None:
+    """Whether a skipped update may only have been scaled too far: no sign of divergence yet."""
+    return ~finite & (scale.factor > 1.0) if scale else None

@@ -1,21 +1,91 @@
-"""From features to Q-values."""
+"""From features to an estimate of each action's return: its mean, or its distribution as atoms or quantiles."""
+
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
-from hotloop.engines.jax.modules import Functions, Params, dense_layers
-from hotloop.spec import DuelingHead, ScalarHead
+from hotloop.engines.jax.modules import ACTING, Functions, Mode, Params, dense_layers
+from hotloop.spec import C51Head, IqnHead, QuantileHead, ScalarHead
 
 
-def scalar(spec: ScalarHead, num_actions: int) -> Functions:
+class Estimate(NamedTuple):
+    """Q-values (B, A), or per action logits of atoms or quantiles (B, A, N), whose fractions are `tau`."""
+
+    values: jax.Array
+    tau: jax.Array | None = None  # (N,) or (B, N)
+
+
+def scalar(spec: ScalarHead, num_actions: int, scheme: str = "default") -> Functions:
     """One Q-value per action."""
-    del spec
-    return dense_layers([num_actions], None, activate_last=False)
+    streams = _streams(spec, num_actions, 1, scheme)
+    return streams._replace(apply=lambda *args: Estimate(streams.apply(*args)[..., 0]))
 
 
-def dueling(spec: DuelingHead, num_actions: int) -> Functions:
-    """Q = V + A - mean(A): the state's value is learned from every action."""
-    value = dense_layers([*spec.hidden, 1], "relu", activate_last=False)
-    advantage = dense_layers([*spec.hidden, num_actions], "relu", activate_last=False)
+def c51(spec: C51Head, num_actions: int, scheme: str = "default") -> Functions:
+    """Logits of `atoms` fixed returns per action."""
+    streams = _streams(spec, num_actions, spec.atoms, scheme)
+    return streams._replace(apply=lambda *args: Estimate(streams.apply(*args)))
+
+
+def qr(spec: QuantileHead, num_actions: int, scheme: str = "default") -> Functions:
+    """Quantiles at fixed fractions per action."""
+    streams = _streams(spec, num_actions, spec.quantiles, scheme)
+    return streams._replace(apply=lambda *args: Estimate(streams.apply(*args), _midpoints(spec.quantiles)))
+
+
+def iqn(spec: IqnHead, num_actions: int, scheme: str = "default") -> Functions:
+    """Quantiles at drawn fractions: features times a dense layer of cos(π i τ), then the usual layers."""
+    streams = _streams(spec, num_actions, 1, scheme)
+    counts = {"learn": spec.taus, "target": spec.target_taus, "act": spec.acting_taus}
+    waves = jnp.pi * jnp.arange(spec.cosines, dtype=jnp.float32)
+
+    def embedding(width: int) -> Functions:
+        return dense_layers([width], "relu", activate_last=True, scheme=scheme)
+
+    def init(key: jax.Array, features_BF: jax.Array) -> Params:
+        embedding_key, streams_key = jax.random.split(key)
+        cosines = jnp.zeros((1, spec.cosines))
+        return {
+            "embedding": embedding(features_BF.shape[-1]).init(embedding_key, cosines),
+            "streams": streams.init(streams_key, features_BF),
+        }
+
+    def apply(params: Params, features_BF: jax.Array, mode: Mode = ACTING) -> Estimate:
+        (batch, width), count = features_BF.shape, counts[mode.role]
+        if mode.key is None:
+            tau_BN = jnp.broadcast_to(_midpoints(count), (batch, count))
+        else:
+            tau_BN = jax.random.uniform(mode.part(0).key, (batch, count))
+        cosines = jnp.cos(tau_BN.reshape(-1, 1) * waves)
+        embedded = embedding(width).apply(params["embedding"], cosines)
+        mixed_BNF = features_BF[:, None] * embedded.reshape(batch, count, width)
+        values = streams.apply(params["streams"], mixed_BNF.reshape(batch * count, width), mode.part(1))
+        return Estimate(values.reshape(batch, count, num_actions).swapaxes(1, 2), tau_BN)
+
+    return Functions(init, apply)
+
+
+def _midpoints(count: int) -> jax.Array:
+    return (jnp.arange(count, dtype=jnp.float32) + 0.5) / count
+
+
+def _streams(spec: ScalarHead | C51Head | QuantileHead | IqnHead, num_actions: int, atoms: int, scheme: str) -> Functions:
+    """Features to (B, A, atoms): one stack of layers, or a value and centred advantages."""
+
+    def layers(outputs: int) -> Functions:
+        widths = [*spec.hidden, outputs]
+        return dense_layers(widths, "relu", activate_last=False, noise=spec.noise, scheme=scheme)
+
+    def shaped(x: jax.Array, actions: int) -> jax.Array:
+        return x.reshape(x.shape[0], actions, atoms)
+
+    every = layers(num_actions * atoms)
+    if not spec.dueling:
+        return Functions(
+            every.init, lambda params, x_BF, mode=ACTING: shaped(every.apply(params, x_BF, mode), num_actions)
+        )
+    value, advantage = layers(atoms), every
 
     def init(key: jax.Array, features_BF: jax.Array) -> Params:
         value_key, advantage_key = jax.random.split(key)
@@ -24,8 +94,9 @@ def dueling(spec: DuelingHead, num_actions: int) -> Functions:
             "advantage": advantage.init(advantage_key, features_BF),
         }
 
-    def apply(params: Params, features_BF: jax.Array) -> jax.Array:
-        advantage_BA = advantage.apply(params["advantage"], features_BF)
-        return value.apply(params["value"], features_BF) + advantage_BA - advantage_BA.mean(-1, keepdims=True)
+    def apply(params: Params, features_BF: jax.Array, mode: Mode = ACTING) -> jax.Array:
+        advantage_BAN = shaped(advantage.apply(params["advantage"], features_BF, mode.part(0)), num_actions)
+        value_B1N = shaped(value.apply(params["value"], features_BF, mode.part(1)), 1)
+        return value_B1N + advantage_BAN - advantage_BAN.mean(1, keepdims=True)
 
     return Functions(init, apply)

@@ -25,11 +25,26 @@ class Module(Protocol):
         """`apply(params, inputs_B) -> outputs_B`."""
 
 
+class Mode(NamedTuple):
+    """What a forward pass is for, and where its randomness comes from; without a key there is none."""
+
+    role: str = "act"
+    """act, learn (the pass that is differentiated) or target."""
+    key: jax.Array | None = None
+
+    def part(self, number: int) -> "Mode":
+        """The mode for one of several parts, with a key of its own."""
+        return self if self.key is None else self._replace(key=jax.random.fold_in(self.key, number))
+
+
+ACTING = Mode()
+
+
 class Functions(NamedTuple):
-    """A module made of two functions."""
+    """A module of ours: `apply(params, inputs, mode)`."""
 
     init: Callable[[jax.Array, Any], Params]
-    apply: Callable[[Params, Any], jax.Array]
+    apply: Callable[..., Any]
 
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -40,6 +55,9 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "silu": jax.nn.silu,
 }
 
+RUNNING = ("running_mean", "running_variance")
+"""Names of parameters that follow measurements instead of a gradient."""
+
 
 def sequential(**parts: Functions) -> Functions:
     """Feed each part's output to the next; parameters are kept under the parts' names."""
@@ -48,37 +66,86 @@ def sequential(**parts: Functions) -> Functions:
         params = {}
         for (name, part), part_key in zip(parts.items(), jax.random.split(key, len(parts)), strict=True):
             params[name] = part.init(part_key, inputs)
-            inputs = part.apply(params[name], inputs)
+            inputs = part.apply(params[name], inputs, ACTING)
         return params
 
-    def apply(params: Params, inputs: Any) -> jax.Array:
-        for name, part in parts.items():
-            inputs = part.apply(params[name], inputs)
+    def apply(params: Params, inputs: Any, mode: Mode = ACTING) -> Any:
+        for number, (name, part) in enumerate(parts.items()):
+            inputs = part.apply(params[name], inputs, mode.part(number))
         return inputs
 
     return Functions(init, apply)
 
 
-def dense_layers(widths: Sequence[int], activation: str | None, *, activate_last: bool) -> Functions:
-    """Dense layers with an activation between them, and after the last one if asked."""
+def stateless(function: Callable[[Any], Any]) -> Functions:
+    """A module without parameters."""
+    return Functions(lambda key, inputs: {}, lambda params, inputs, mode: function(inputs))
+
+
+def dense_layers(
+    widths: Sequence[int],
+    activation: str | None,
+    *,
+    activate_last: bool,
+    normalization: str = "none",
+    noise: float | None = None,
+    scheme: str = "default",
+) -> Functions:
+    """Dense layers with an activation between them, and after the last one if asked.
+
+    `normalization` stands before each activation, `noise` is the σ₀ of noisy layers, `scheme` makes the first weights.
+    """
     nonlinear = ACTIVATIONS[activation] if activation else lambda x: x
+    depth, norm = len(widths), NORMALIZATIONS[normalization]
+
+    def is_activated(i: int) -> bool:
+        return activate_last or i < depth - 1
 
     def init(key: jax.Array, x_BI: jax.Array) -> Params:
         params = {}
         fan_in = x_BI.shape[-1]
-        for i, (width, layer_key) in enumerate(zip(widths, jax.random.split(key, max(len(widths), 1)), strict=False)):
-            params[f"dense_{i}"] = init_layer(layer_key, (fan_in, width), fan_in)
+        for i, (width, layer_key) in enumerate(zip(widths, jax.random.split(key, max(depth, 1)), strict=False)):
+            layer = init_layer(layer_key, (fan_in, width), fan_in, scheme, is_activated(i))
+            if noise is not None:
+                spread = noise * fan_in**-0.5
+                layer |= {"kernel_noise": jnp.full((fan_in, width), spread), "bias_noise": jnp.full((width,), spread)}
+            if norm is not None and is_activated(i):
+                layer = {name: leaf for name, leaf in layer.items() if not name.startswith("bias")}
+                params[f"norm_{i}"] = norm.init(width)
+            params[f"dense_{i}"] = layer
             fan_in = width
         return params
 
-    def apply(params: Params, x_BI: jax.Array) -> jax.Array:
-        for i in range(len(widths)):
-            x_BI = add_bias(x_BI @ params[f"dense_{i}"]["kernel"], params[f"dense_{i}"]["bias"])
-            if activate_last or i < len(widths) - 1:
+    def apply(params: Params, x_BI: jax.Array, mode: Mode = ACTING) -> jax.Array:
+        for i in range(depth):
+            x_BI = dense(params[f"dense_{i}"], x_BI, mode.part(i))
+            if is_activated(i):
+                if norm is not None:
+                    x_BI = norm.apply(params[f"norm_{i}"], x_BI, mode)
                 x_BI = nonlinear(x_BI)
         return x_BI
 
     return Functions(init, apply)
+
+
+def dense(layer: Params, x_BI: jax.Array, mode: Mode) -> jax.Array:
+    """One dense layer, in the precision of its kernel; noisy if it has learned how much."""
+    kernel, bias = layer["kernel"], layer.get("bias")
+    x_BI = x_BI.astype(kernel.dtype)
+    if "kernel_noise" not in layer or mode.key is None:
+        out_BO = x_BI @ kernel
+        return out_BO if bias is None else add_bias(out_BO, bias)
+    # Factorised: one number per input and per output. Envs that act draw a row each, a batch has one in common.
+    rows = x_BI.shape[0] if mode.role == "act" else 1
+    fan_in, width = kernel.shape
+    drawn = jax.random.normal(mode.key, (rows, fan_in + width), kernel.dtype)
+    noise = jnp.sign(drawn) * jnp.sqrt(jnp.abs(drawn))
+    in_RI, out_RO = noise[:, :fan_in], noise[:, fan_in:]
+    if mode.role == "act":
+        out_BO = x_BI @ kernel + ((x_BI * in_RI) @ layer["kernel_noise"]) * out_RO
+        return out_BO if bias is None else out_BO + bias + layer["bias_noise"] * out_RO
+    out_BO = x_BI @ (kernel + layer["kernel_noise"] * (in_RI.T * out_RO))
+    return out_BO if bias is None else add_bias(out_BO, bias + layer["bias_noise"] * out_RO[0])
 
 
 @jax.custom_vjp
@@ -93,11 +160,85 @@ add_bias.defvjp(
 )
 
 
-def init_layer(key: jax.Array, kernel_shape: tuple[int, ...], fan_in: int) -> Params:
-    """PyTorch's default: kernel and bias uniform within 1 / sqrt(fan_in)."""
+def init_layer(
+    key: jax.Array, kernel_shape: tuple[int, ...], fan_in: int, scheme: str = "default", is_activated: bool = True
+) -> Params:
+    """Kernel and bias by `scheme`; default is PyTorch's, both uniform within 1 / sqrt(fan_in)."""
     kernel_key, bias_key = jax.random.split(key)
-    bound = fan_in**-0.5
-    return {
-        "kernel": jax.random.uniform(kernel_key, kernel_shape, jnp.float32, -bound, bound),
-        "bias": jax.random.uniform(bias_key, (kernel_shape[-1],), jnp.float32, -bound, bound),
-    }
+    width = kernel_shape[-1]
+    if scheme == "default":
+        bound = fan_in**-0.5
+        return {
+            "kernel": jax.random.uniform(kernel_key, kernel_shape, jnp.float32, -bound, bound),
+            "bias": jax.random.uniform(bias_key, (width,), jnp.float32, -bound, bound),
+        }
+    gain = 2**0.5 if is_activated else 1.0
+    if scheme == "he":
+        kernel = gain * fan_in**-0.5 * jax.random.normal(kernel_key, kernel_shape)
+    else:
+        kernel = jax.nn.initializers.orthogonal(gain)(kernel_key, kernel_shape, jnp.float32)
+    return {"kernel": kernel, "bias": jnp.zeros((width,), jnp.float32)}
+
+
+# -- normalization: (x - mean) / deviation, then a learned scale and offset ------------------------------------
+
+EPSILON, MOMENTUM = 1e-5, 0.1  # PyTorch's
+
+
+class Normalization(NamedTuple):
+    """`init(width)` and `apply(params, x, mode)`."""
+
+    init: Callable[[int], Params]
+    apply: Callable[[Params, jax.Array, Mode], jax.Array]
+
+
+def _scale_and_offset(width: int) -> Params:
+    return {"scale": jnp.ones((width,), jnp.float32), "offset": jnp.zeros((width,), jnp.float32)}
+
+
+def _normalized(params: Params, x: jax.Array, mean: jax.Array, variance: jax.Array, like: Any) -> jax.Array:
+    factor = jax.lax.rsqrt(variance + EPSILON) * params["scale"].astype(jnp.float32)
+    return ((x - mean) * factor + params["offset"].astype(jnp.float32)).astype(like)
+
+
+def _layer_norm(params: Params, x: jax.Array, mode: Mode) -> jax.Array:
+    del mode
+    wide = x.astype(jnp.float32)
+    mean, variance = jnp.mean(wide, -1, keepdims=True), jnp.var(wide, -1, keepdims=True)
+    return _normalized(params, wide, mean, variance, x.dtype)
+
+
+def _batch_norm(params: Params, x: jax.Array, mode: Mode) -> jax.Array:
+    wide, running = x.astype(jnp.float32), [params[name].astype(jnp.float32) for name in RUNNING]
+    if mode.role != "learn":
+        return _normalized(params, wide, *running, x.dtype)
+    axes = tuple(range(x.ndim - 1))
+    mean, variance = jnp.mean(wide, axes), jnp.var(wide, axes)
+    count = wide.size // wide.shape[-1]
+    unbiased = variance * (count / max(count - 1, 1))
+    out = _normalized(params, wide, mean, variance, x.dtype)
+    for old, seen in zip(running, (mean, unbiased), strict=True):
+        out = out + _follow(old, jax.lax.stop_gradient(seen)).astype(x.dtype)
+    return out
+
+
+@jax.custom_vjp
+def _follow(running: jax.Array, seen: jax.Array) -> jax.Array:
+    """Zero. Its "gradient" by `running` is the step that running average takes, which the engine takes as it is."""
+    del running, seen
+    return jnp.zeros(())
+
+
+_follow.defvjp(
+    lambda running, seen: (jnp.zeros(()), (running, seen)),
+    lambda kept, _: (MOMENTUM * (kept[0] - kept[1]), jnp.zeros_like(kept[1])),
+)
+
+NORMALIZATIONS: dict[str, Normalization | None] = {
+    "none": None,
+    "layer": Normalization(_scale_and_offset, _layer_norm),
+    "batch": Normalization(
+        lambda width: _scale_and_offset(width) | dict(zip(RUNNING, (jnp.zeros(width), jnp.ones(width)), strict=True)),
+        _batch_norm,
+    ),
+}

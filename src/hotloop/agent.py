@@ -30,16 +30,20 @@ class Agent:
         self._q_values = jax.jit(self.engine.q_values)
         self._key = jax.random.key(self.spec.seed)
 
-    def predict(self, obs: Any, deterministic: bool = True) -> Any:
-        """Action for one observation (an int) or a batch of them (an array); not deterministic: explores."""
+    def predict(self, obs: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
+        """Action for one observation (an int) or a batch of them (an array); not deterministic: explores.
+
+        `action_mask` says which actions are legal, (A,) or (B, A) as the observations; without it all are.
+        """
         obs_B, is_single = self._batch(obs)
+        count = jax.tree.leaves(obs_B)[0].shape[0]
+        legal_BA = self._legal(action_mask, count, is_single)
         if deterministic:
-            action_B = np.asarray(self._greedy(self.params, obs_B))
+            action_B = np.asarray(self._greedy(self.params, obs_B, legal_BA))
         else:
             self._key, key = jax.random.split(self._key)
-            count = jax.tree.leaves(obs_B)[0].shape[:1]
-            explore_B = self.engine.exploration(jnp.full(count, self.spec.stop.steps, jnp.int32))
-            action_B = np.asarray(self._act(self.params, obs_B, explore_B, key))
+            explore_B = self.engine.exploration(jnp.full((count,), self.spec.stop.steps, jnp.int32))
+            action_B = np.asarray(self._act(self.params, obs_B, explore_B, key, legal_BA))
         return int(action_B[0]) if is_single else action_B
 
     def q_values(self, obs: Any) -> np.ndarray:
@@ -51,10 +55,9 @@ class Agent:
     def evaluate(self, episodes: int = 100, seed: int = 0) -> dict[str, float]:
         """Play greedy episodes; returns their figures."""
         if isinstance(self.env, HostEnvs):
-            return play_on_host(
-                self.spec, lambda obs: np.asarray(self._greedy(self.params, obs)), episodes, seed
-            ).summary()
-        run = jax.jit(episodes_program(self.env, self.engine, episodes, self.spec.evaluation.max_steps))
+            return play_on_host(self.spec, self._best, episodes, seed).summary()
+        masked, limit = self.spec.env.action_mask, self.spec.evaluation.max_steps
+        run = jax.jit(episodes_program(self.env, self.engine, episodes, limit, masked))
         return to_host(run(self.params, jax.random.key(seed))).summary()
 
     @property
@@ -71,13 +74,24 @@ class Agent:
             raise SpecError(f"env {self.spec.env.id} cannot draw itself; there is nothing to record")
         key, max_steps = jax.random.key(seed), self.spec.evaluation.max_steps
         if isinstance(env, HostEnvs):
-            frames, fps = host_recording.record(
-                self.spec, env, lambda obs: self._greedy(self.params, obs), seed, FRAMES_PER_SECOND
-            )
+            frames, fps = host_recording.record(self.spec, env, self._best, seed, FRAMES_PER_SECOND)
             return write_gif(frames, Path(path), fps)
         every = max(1, round(env.render_fps / FRAMES_PER_SECOND))
-        frames = record(env, self.engine, self.params, key, max_steps, every)
+        frames = record(env, self.engine, self.params, key, max_steps, every, self.spec.env.action_mask)
         return write_gif(frames, Path(path), env.render_fps / every)
+
+    def _best(self, obs_N: Any, legal_NA: np.ndarray | None = None) -> np.ndarray:
+        return np.asarray(self._greedy(self.params, obs_N, legal_NA))
+
+    def _legal(self, mask: Any, count: int, is_single: bool) -> np.ndarray | None:
+        if mask is None:
+            return None
+        legal = np.asarray(mask).astype(bool)
+        size = self.engine.num_actions
+        expected = (size,) if is_single else (count, size)
+        if legal.shape != expected:
+            raise ValueError(f"action_mask has shape {legal.shape}, expected {expected}: one entry per action")
+        return legal[None] if is_single else legal
 
     def _batch(self, obs: Any) -> tuple[Any, bool]:
         if isinstance(self.env, HostEnvs):

@@ -7,7 +7,7 @@ from hotloop.engines.jax import setup
 from hotloop.registry import ENGINES, PIPELINES
 from hotloop.registry import load as load_registered
 from hotloop.replay.plan import MemoryPlan, available_host_memory
-from hotloop.spec import CustomNetwork, Spec
+from hotloop.spec import CustomNetwork, Network, Spec
 from hotloop.spec_reading import SpecError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def _only_on_the_host(spec: Spec) -> str | None:
     """The first choice that only pipelines on the host know, if there is one."""
     plain = Spec()
     for path in (
-        *("replay.sampling", "replay.n_step", "replay.newest_in_batch", "replay.stacked_frames", "replay.hindsight"),
+        *("replay.newest_in_batch", "replay.stacked_frames", "replay.hindsight"),
         *("env.vectorization", "env.info", "evaluation.options", "log.save_replay"),
     ):
         section, name = path.split(".")
@@ -111,9 +111,11 @@ class Assembly:
             raise SpecError(f"seeds is {spec.seeds}, but {spec.env.id} is {kind}; train one seed at a time")
         if self.on_device and (unserved := _only_on_the_host(spec)):
             raise SpecError(
-                f"{unserved} is not for device envs yet: their replay is uniform, of whole one-step transitions, and "
-                "on the device; train on the Gymnasium form of the env"
+                f"{unserved} is not for device envs: their replay is on the device and stores whole transitions; "
+                "train on the Gymnasium form of the env"
             )
+        if unserved := self._only_in_one_program():
+            raise SpecError(f"{unserved} needs a device env and pipeline fused, where all of it is one program")
         if wanted != "auto":
             return wanted, "as the spec says"
         if self.on_device:
@@ -121,6 +123,14 @@ class Assembly:
         if setup.is_image_network(spec):
             return "concurrent", f"the env is {kind}, and learning from images takes long enough to step meanwhile"
         return "sync", f"the env is {kind}"
+
+    def _only_in_one_program(self) -> str | None:
+        """A choice that only the fused pipeline knows, where another would run."""
+        spec = self.spec
+        if self.on_device and spec.pipeline in ("auto", "fused"):
+            return None
+        has_core = isinstance(spec.network, Network) and spec.network.core is not None
+        return "on_policy" if spec.on_policy else "network.core" if has_core else None
 
     def session(self, seeds: list[int]) -> "Session":
         """The pipeline with its state, for the host loop to drive."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotloop.engines.jax.engine import JaxEngine
-from hotloop.envs.device import DeviceEnv, Drawable, reset_all
+from hotloop.envs.device import DeviceEnv, Drawable, legal_actions, reset_all
 from hotloop.envs.host import HostEnvs, make_vector_env
 from hotloop.failures import EnvFailed
 from hotloop.spec import Spec
@@ -44,9 +44,12 @@ class Episodes(NamedTuple):
 
 
 def episodes_program(
-    env: DeviceEnv, engine: JaxEngine, episodes: int, max_steps: int
+    env: DeviceEnv, engine: JaxEngine, episodes: int, max_steps: int, masked: bool = False
 ) -> Callable[[jax.Array, jax.Array], Any]:
-    """Return `run(params, key)`: exactly one greedy episode per env, so that short ones are not over-counted."""
+    """Return `run(params, key)`: exactly one greedy episode per env, so that short ones are not over-counted.
+
+    `masked`: only legal actions are taken.
+    """
 
     def run(params: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
         reset_key, step_key = jax.random.split(key)
@@ -58,7 +61,7 @@ def episodes_program(
             t, state_E, obs_E, alive_E, return_E, length_E, info_E = carry
             keys_E = _keys(jax.random.fold_in(step_key, t), episodes)
             state_E, obs_E, reward_E, terminated_E, truncated_E, now_E = jax.vmap(env.step)(
-                state_E, engine.greedy(params, obs_E), keys_E
+                state_E, engine.greedy(params, obs_E, *_legal(env, state_E, masked)), keys_E
             )
             return_E = return_E + jnp.where(alive_E, reward_E, 0.0)
             length_E = length_E + alive_E
@@ -86,19 +89,21 @@ def to_host(result: Any) -> Episodes:
     return Episodes(episode_return, length, info)
 
 
-def play_on_host(spec: Spec, greedy: Callable[[Any], np.ndarray], episodes: int, seed: int) -> Episodes:
-    """Greedy episodes of a Gymnasium env, on envs of their own."""
+def play_on_host(spec: Spec, greedy: Callable[..., np.ndarray], episodes: int, seed: int) -> Episodes:
+    """Greedy episodes of a Gymnasium env, on envs of their own; `greedy` is called as `play` does."""
     env, options = spec.env, {**spec.env.options, **spec.evaluation.options}
     made = make_vector_env(env.id, min(episodes, MOST_HOST_ENVS), options, env.vectorization, env.info)
     envs = HostEnvs(made, env.info)
+    if env.action_mask:
+        envs.mask_actions(env.id)
     try:
         return play(envs, greedy, episodes, spec.evaluation.max_steps, seed)
     finally:
         envs.close()
 
 
-def play(envs: HostEnvs, greedy: Callable[[Any], np.ndarray], wanted: int, limit: int, seed: int) -> Episodes:
-    """Play `wanted` episodes, as equally many in each env as can be.
+def play(envs: HostEnvs, greedy: Callable[..., np.ndarray], wanted: int, limit: int, seed: int) -> Episodes:
+    """Play `wanted` episodes, as equally many in each env as can be, by `greedy(obs)`, with masks `greedy(obs, legal)`.
 
     An episode that reaches `limit` counts as it stands; where the env cannot be reset from outside, it is the last one
     of that env, so there may be fewer than wanted.
@@ -111,7 +116,8 @@ def play(envs: HostEnvs, greedy: Callable[[Any], np.ndarray], wanted: int, limit
     return_N, length_N = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
     obs = envs.reset(seed)
     while (share_N > 0).any():
-        step = envs.step(greedy(obs).astype(np.int32))
+        chosen_N = greedy(obs) if envs.legal is None else greedy(obs, envs.legal)
+        step = envs.step(chosen_N.astype(np.int32))
         obs = step.obs
         return_N += np.where(step.valid, step.reward, 0.0)
         length_N += step.valid
@@ -138,13 +144,24 @@ def play(envs: HostEnvs, greedy: Callable[[Any], np.ndarray], wanted: int, limit
 
 
 def record(
-    env: DeviceEnv, engine: JaxEngine, params: jax.Array, key: jax.Array, max_steps: int, every: int = 1
+    env: DeviceEnv,
+    engine: JaxEngine,
+    params: jax.Array,
+    key: jax.Array,
+    max_steps: int,
+    every: int = 1,
+    masked: bool = False,
 ) -> "list[Image]":
-    """Play one greedy episode and draw every `every`-th state, and the last."""
+    """Play one greedy episode (`masked`: of legal actions) and draw every `every`-th state, and the last."""
     if not isinstance(env, Drawable):
         raise TypeError(f"{type(env).__name__} cannot draw itself: it has no render(state)")
     reset_key, step_key = jax.random.split(key)
-    step = jax.jit(lambda state, obs, key: env.step(state, engine.greedy(params, obs[None])[0], key))
+
+    @jax.jit
+    def step(state: Any, obs: Any, key: jax.Array) -> Any:
+        one_state, one_obs = jax.tree.map(lambda leaf: leaf[None], (state, obs))
+        return env.step(state, engine.greedy(params, one_obs, *_legal(env, one_state, masked))[0], key)
+
     state, obs = jax.jit(env.reset)(reset_key)
     frames = [env.render(jax.device_get(state))]
     for t in range(max_steps):
@@ -155,6 +172,11 @@ def record(
         if over:
             break
     return frames
+
+
+def _legal(env: DeviceEnv, state_E: Any, masked: bool) -> tuple[jax.Array, ...]:
+    """The masks, as what follows the observations in a call of `greedy`."""
+    return (legal_actions(env, state_E),) if masked else ()
 
 
 def _keys(key: jax.Array, count: int) -> jax.Array:

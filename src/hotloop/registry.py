@@ -33,7 +33,7 @@ ENGINES: Mapping[str, Entry] = {
     "jax": Entry("hotloop.engines.jax.engine:JaxEngine", "XLA; flat vectors; K gradient steps a call"),
 }
 PIPELINES: Mapping[str, Entry] = {
-    "fused": Entry("hotloop.pipelines.fused:Fused", "envs, acting, replay and updates in one XLA program"),
+    "fused": Entry("hotloop.pipelines.fused:pipeline", "envs, acting, replay and updates in one XLA program"),
     "sync": Entry("hotloop.pipelines.sync:pipeline", "envs, acting and replay on the host, then updates, in turn"),
     "concurrent": Entry("hotloop.pipelines.concurrent:pipeline", "envs step on the host while the updates run"),
 }

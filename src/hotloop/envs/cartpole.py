@@ -32,26 +32,37 @@ class CartPoleState(NamedTuple):
 
 @dataclass(frozen=True)
 class CartPole:
-    """+1 per step; terminated beyond 2.4 units or 12 degrees; truncated after `max_steps`."""
+    """+1 per step; terminated beyond 2.4 units or 12 degrees; truncated after `max_steps`.
+
+    `observe`: all four numbers, or only the positions (of the cart, and the angle): speeds must then be remembered.
+    """
 
     max_steps: int = 500
+    observe: str = "all"
     num_actions: int = 2
     render_fps: int = 50
 
     def __post_init__(self) -> None:
         if type(self.max_steps) is not int or not 1 <= self.max_steps < 2**31:
             raise TypeError(f"max_steps is {self.max_steps!r}, expected a whole number of 1 … {2**31 - 1}")
+        if self.observe not in ("all", "positions"):
+            raise TypeError(f"observe is {self.observe!r}, expected all or positions")
 
     @property
     def obs_spec(self) -> ObsSpec:
         """Position and angle are bounded at twice their limits, as in Gymnasium; speeds are not."""
         high = np.array([2 * X_LIMIT, np.inf, 2 * ANGLE_LIMIT, np.inf], np.float32)
-        return ObsSpec((4,), np.float32, -high, high)
+        high = high[self._seen]
+        return ObsSpec(high.shape, np.float32, -high, high)
+
+    @property
+    def _seen(self) -> slice:
+        return slice(None) if self.observe == "all" else slice(None, None, 2)
 
     def reset(self, key: jax.Array) -> tuple[CartPoleState, jax.Array]:
         """Start near the upright, each number uniform in [-0.05, 0.05)."""
         physics = jax.random.uniform(key, (4,), jnp.float32, -0.05, 0.05)
-        return CartPoleState(physics, jnp.int32(0)), physics
+        return CartPoleState(physics, jnp.int32(0)), physics[self._seen]
 
     def step(
         self, state: CartPoleState, action: jax.Array, key: jax.Array
@@ -69,7 +80,7 @@ class CartPole:
         t = state.t + 1
         terminated = (jnp.abs(physics[0]) > X_LIMIT) | (jnp.abs(physics[2]) > ANGLE_LIMIT)
         truncated = t >= self.max_steps
-        return CartPoleState(physics, t), physics, jnp.float32(1.0), terminated, truncated, {}
+        return CartPoleState(physics, t), physics[self._seen], jnp.float32(1.0), terminated, truncated, {}
 
     def render(self, state: CartPoleState) -> "Image":
         """Draw one state."""

@@ -1,6 +1,7 @@
 """What a Gymnasium env does wrong, in plain words, and what one step of it costs."""
 
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -9,6 +10,7 @@ import numpy as np
 
 from hotloop.envs.host import HostEnvs, make_vector_env
 from hotloop.envs.host_spaces import actions, observations
+from hotloop.envs.serial import MASK
 from hotloop.spec_reading import SpecError
 
 STEPS = 500
@@ -21,6 +23,9 @@ class Finding(NamedTuple):
 
     level: str
     text: str
+
+
+MASKED = Finding("ok", f"info['{MASK}'] names its legal actions; env.action_mask: true keeps to them")
 
 
 class Report(NamedTuple):
@@ -60,8 +65,9 @@ def check_env(env_id: str, options: dict[str, Any]) -> Report:
     try:
         findings += _watch(env)
         findings += _repeats(env_id, options)
-        findings += _vector(env_id, options)
-        cost, cost_of_16 = _cost(env_id, options, 1), _cost(env_id, options, VECTOR)
+        masked = MASKED in findings
+        findings += _vector(env_id, options, masked)
+        cost, cost_of_16 = _cost(env_id, options, masked, 1), _cost(env_id, options, masked, VECTOR)
     except Exception as error:
         where = "" if not str(error) else f": {error}"
         return Report([*findings, Finding("wrong", f"it raised {type(error).__name__}{where}")], None, None)
@@ -77,18 +83,23 @@ def _watch(env: Any) -> list[Finding]:
     def note(key: str, level: str, text: str) -> None:
         found.setdefault(key, Finding(level, text))
 
-    env.action_space.seed(0)
+    choose = _chooser(env, 0)
     answer = env.reset(seed=0)
     if not (isinstance(answer, tuple) and len(answer) == 2):
         return [Finding("wrong", "reset() must return (observation, info)")]
-    obs, ended = answer[0], 0
+    (obs, info), ended = answer, 0
+    names_legal = isinstance(info, dict) and MASK in info
     _check_obs(env, obs, "reset()", note)
     before = obs
     for _ in range(STEPS):
-        answer = env.step(env.action_space.sample())
+        if names_legal and _mask(env, info) is None:
+            seen = f"is of shape {np.shape(info[MASK])}" if MASK in info else "is missing in a step"
+            size = actions(env.action_space).size
+            note("mask", "note", f"info['{MASK}'] {seen}, expected ({size},): env.action_mask: true would be refused")
+        answer = env.step(choose(info))
         if not (isinstance(answer, tuple) and len(answer) == 5):
             return [Finding("wrong", "step() must return (observation, reward, terminated, truncated, info)")]
-        obs, reward, terminated, truncated, _ = answer
+        obs, reward, terminated, truncated, info = answer
         _check_obs(env, obs, "step()", note)
         if not np.isscalar(reward) and np.ndim(reward) != 0:
             note(
@@ -105,12 +116,34 @@ def _watch(env: Any) -> list[Finding]:
         before = obs
         if terminated or truncated:
             ended += 1
-            before = env.reset()[0]
+            before, info = env.reset()
     if not ended:
         note("endless", "note", f"no episode ended in {STEPS} random steps; give it a time limit (max_episode_steps)")
     else:
         note("ends", "ok", f"{ended} episodes ended in {STEPS} random steps")
+    if names_legal:
+        found.setdefault("mask", MASKED)
     return list(found.values())
+
+
+def _mask(env: Any, info: Any) -> np.ndarray | None:
+    """Which actions `info` calls legal; None if it does not say, or not of each action."""
+    mask = info.get(MASK) if isinstance(info, dict) else None
+    if mask is None or isinstance(mask, tuple) or np.shape(mask) != (actions(env.action_space).size,):
+        return None
+    return np.asarray(mask).astype(bool)
+
+
+def _chooser(env: Any, seed: int) -> Callable[[Any], Any]:
+    """Random actions: those that the last `info` calls legal, if it does."""
+    numbered, random = actions(env.action_space), np.random.default_rng(seed)
+
+    def choose(info: Any) -> Any:
+        legal = _mask(env, info)
+        among = np.arange(numbered.size) if legal is None or not legal.any() else np.flatnonzero(legal)
+        return numbered.decode(random.choice(among, 1))[0]
+
+    return choose
 
 
 def _check_obs(env: Any, obs: Any, where: str, note: Any) -> None:
@@ -132,13 +165,15 @@ def _repeats(env_id: str, options: dict[str, Any]) -> list[Finding]:
     seen = []
     for _ in range(2):
         env = gym.make(env_id, disable_env_checker=True, **options)
-        env.action_space.seed(1)
-        trace: list[Any] = [jax.tree.map(np.copy, env.reset(seed=7)[0])]
+        choose = _chooser(env, 1)
+        obs, info = env.reset(seed=7)
+        trace: list[Any] = [jax.tree.map(np.copy, obs)]
         for _ in range(STEPS // 5):
-            obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            obs, reward, terminated, truncated, info = env.step(choose(info))
             trace += [jax.tree.map(np.copy, obs), float(reward)]
             if terminated or truncated:
-                trace.append(jax.tree.map(np.copy, env.reset()[0]))
+                obs, info = env.reset()
+                trace.append(jax.tree.map(np.copy, obs))
         env.close()
         seen.append(jax.tree.leaves(trace))
     same = len(seen[0]) == len(seen[1]) and all(np.array_equal(a, b) for a, b in zip(*seen, strict=True))
@@ -148,25 +183,37 @@ def _repeats(env_id: str, options: dict[str, Any]) -> list[Finding]:
     return [Finding("note", text)]
 
 
-def _vector(env_id: str, options: dict[str, Any]) -> list[Finding]:
-    envs = HostEnvs(make_vector_env(env_id, 2, options))
-    random = np.random.default_rng(0)
+def _begun(env_id: str, options: dict[str, Any], masked: bool, num_envs: int) -> HostEnvs:
+    envs = HostEnvs(make_vector_env(env_id, num_envs, options))
+    if masked:
+        envs.mask_actions(env_id)
     envs.reset(0)
+    return envs
+
+
+def _random_actions(envs: HostEnvs, random: np.random.Generator) -> np.ndarray:
+    if envs.legal is None:
+        return random.integers(envs.actions.size, size=envs.num_envs).astype(np.int32)
+    return np.argmax(np.where(envs.legal, random.random(envs.legal.shape), -1.0), axis=-1).astype(np.int32)
+
+
+def _vector(env_id: str, options: dict[str, Any], masked: bool) -> list[Finding]:
+    envs = _begun(env_id, options, masked, 2)
+    random = np.random.default_rng(0)
     for _ in range(STEPS // 5):
-        envs.step(random.integers(envs.actions.size, size=2).astype(np.int32))
+        envs.step(_random_actions(envs, random))
     how = type(getattr(envs.env, "unwrapped", envs.env)).__name__
     envs.close()
     return [Finding("ok", f"as a vector: {how}, autoreset {envs.autoreset.value}")]
 
 
-def _cost(env_id: str, options: dict[str, Any], num_envs: int) -> float:
+def _cost(env_id: str, options: dict[str, Any], masked: bool, num_envs: int) -> float:
     """Microseconds per env step, resets included."""
-    envs = HostEnvs(make_vector_env(env_id, num_envs, options))
+    envs = _begun(env_id, options, masked, num_envs)
     random = np.random.default_rng(0)
-    envs.reset(0)
     steps, started = 0, time.perf_counter()
     while (spent := time.perf_counter() - started) < SECONDS or steps == 0:
-        envs.step(random.integers(envs.actions.size, size=num_envs).astype(np.int32))
+        envs.step(_random_actions(envs, random))
         steps += num_envs
     envs.close()
     return spent / steps * 1e6

@@ -62,8 +62,19 @@ class Parted(Protocol):
         """Parts by name, each a pure function of one state."""
 
 
+@runtime_checkable
+class Masked(Protocol):
+    """A device env that says which actions a state allows."""
+
+    def action_mask(self, state: State) -> jax.Array:
+        """Return bool (A,): True where an action is legal."""
+
+
 class Transition(NamedTuple):
-    """What a vector step yields, N envs wide. `final_obs` is s_t; `obs` is where the next step starts."""
+    """What a vector step yields, N envs wide. `final_obs` is s_t; `obs` is where the next step starts.
+
+    `final_legal` and `legal` are the actions those two allow, bool (N, A); None with masks off.
+    """
 
     obs: Obs
     final_obs: Obs
@@ -71,6 +82,8 @@ class Transition(NamedTuple):
     terminated: jax.Array
     truncated: jax.Array
     info: dict[str, jax.Array]
+    legal: jax.Array | None = None
+    final_legal: jax.Array | None = None
 
 
 def reset_all(env: DeviceEnv, key: jax.Array, num_envs: int) -> tuple[State, Obs]:
@@ -78,26 +91,49 @@ def reset_all(env: DeviceEnv, key: jax.Array, num_envs: int) -> tuple[State, Obs
     return jax.vmap(env.reset)(jax.random.split(key, num_envs))
 
 
-def step_all(env: DeviceEnv, state_N: State, action_N: jax.Array, key: jax.Array) -> tuple[State, Transition]:
-    """Step every env; an env whose episode ended starts the next one in the same step (SAME_STEP autoreset)."""
+def legal_actions(env: DeviceEnv, state_N: State) -> jax.Array:
+    """Which actions each of N envs allows, bool (N, A); raises SpecError for an env that does not say so."""
+    name, count = type(env).__name__, env.num_actions
+    if not isinstance(env, Masked):
+        raise SpecError(
+            f"env.action_mask is true, but {name} does not name its legal actions: a device env does in a method "
+            f"action_mask(state) -> bool ({count},); add it, or leave env.action_mask out"
+        )
+    legal_NA = jax.vmap(env.action_mask)(state_N)
+    if legal_NA.shape[1:] != (count,) or legal_NA.dtype != jnp.bool_:
+        raise SpecError(
+            f"{name}.action_mask(state) returns {legal_NA.dtype}{legal_NA.shape[1:]}, expected bool({count},): one "
+            "entry per action"
+        )
+    return legal_NA
+
+
+def step_all(
+    env: DeviceEnv, state_N: State, action_N: jax.Array, key: jax.Array, masked: bool = False
+) -> tuple[State, Transition]:
+    """Step every env; an env whose episode ended starts the next one in the same step (SAME_STEP autoreset).
+
+    `masked`: say which actions are legal, too.
+    """
     num_envs = action_N.shape[0]
     step_key, reset_key = jax.random.split(key)
     state_N, obs_N, reward_N, terminated_N, truncated_N, info_N = jax.vmap(env.step)(
         state_N, action_N, jax.random.split(step_key, num_envs)
     )
     done_N = terminated_N | truncated_N
+    reached = (state_N, obs_N, legal_actions(env, state_N) if masked else None)
 
-    def fresh(_: tuple[State, Obs]) -> tuple[State, Obs]:
-        begun = reset_all(env, reset_key, num_envs)
+    def fresh(reached: tuple[State, Obs, jax.Array | None]) -> Any:
+        begun_N, first_N = reset_all(env, reset_key, num_envs)
         return jax.tree.map(
             lambda new, old: jnp.where(done_N.reshape((-1,) + (1,) * (old.ndim - 1)), new, old),
-            begun,
-            (state_N, obs_N),
+            (begun_N, first_N, legal_actions(env, begun_N) if masked else None),
+            reached,
         )
 
     # Episodes end rarely: skip the random resets of all N envs when none did.
-    next_state_N, next_obs_N = jax.lax.cond(jnp.any(done_N), fresh, lambda both: both, (state_N, obs_N))
-    return next_state_N, Transition(next_obs_N, obs_N, reward_N, terminated_N, truncated_N, info_N)
+    next_state_N, next_obs_N, legal_N = jax.lax.cond(jnp.any(done_N), fresh, lambda same: same, reached)
+    return next_state_N, Transition(next_obs_N, obs_N, reward_N, terminated_N, truncated_N, info_N, legal_N, reached[2])
 
 
 def make_env(env_id: str, options: dict[str, Any]) -> DeviceEnv:

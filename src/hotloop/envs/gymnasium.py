@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from hotloop.envs import device, snake_features
-from hotloop.envs.device import DeviceEnv, Drawable, reset_all, step_all
+from hotloop.envs.device import DeviceEnv, Drawable, Masked, legal_actions, reset_all, step_all
 
 
 def make_env(env_id: str, render_mode: str | None = None, **options: Any) -> "GymnasiumEnv":
@@ -40,7 +40,12 @@ class GymnasiumEnv(gym.Env[np.ndarray, np.int64]):
         if isinstance(env, Drawable):
             self.metadata = {"render_modes": ["rgb_array"], "render_fps": env.render_fps}
         self.observation_space, self.action_space = _spaces(env)
-        self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
+
+        def with_mask(state: Any, *rest: Any) -> Any:
+            return env.action_mask(state) if isinstance(env, Masked) else None, state, *rest
+
+        self._reset = jax.jit(lambda key: with_mask(*env.reset(key)))
+        self._step = jax.jit(lambda state, action, key: with_mask(*env.step(state, action, key)))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -49,17 +54,17 @@ class GymnasiumEnv(gym.Env[np.ndarray, np.int64]):
         super().reset(seed=seed)
         self._key = jax.random.key(int(self.np_random.integers(2**32)))
         self._key, key = jax.random.split(self._key)
-        self._state, obs = self._reset(key)
-        return np.array(obs), {}
+        mask, self._state, obs = self._reset(key)
+        return np.array(obs), _mask_info(mask)
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Step once; the caller resets."""
         if not self.action_space.contains(np.int64(action)):
             raise ValueError(f"action is {action!r}, expected one of 0 … {self.env.num_actions - 1}")
         self._key, key = jax.random.split(self._key)
-        self._state, obs, reward, terminated, truncated, info = self._step(self._state, jnp.int32(action), key)
+        mask, self._state, obs, reward, terminated, truncated, info = self._step(self._state, jnp.int32(action), key)
         plain = {name: np.asarray(value).item() for name, value in info.items()}
-        return np.array(obs), float(reward), bool(terminated), bool(truncated), plain
+        return np.array(obs), float(reward), bool(terminated), bool(truncated), {**plain, **_mask_info(mask)}
 
     def render(self) -> Any:
         """Return the picture of the present state as an array (H, W, 3)."""
@@ -78,16 +83,24 @@ class GymnasiumVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self.single_observation_space, self.single_action_space = _spaces(env)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._reset = jax.jit(lambda key: reset_all(env, key, num_envs))
-        self._step = jax.jit(lambda state, action, key, t: step_all(env, state, action, jax.random.fold_in(key, t)))
+        masked = isinstance(env, Masked)
+
+        def begin(key: jax.Array) -> Any:
+            state_N, obs_N = reset_all(env, key, num_envs)
+            return state_N, obs_N, legal_actions(env, state_N) if masked else None
+
+        self._reset = jax.jit(begin)
+        self._step = jax.jit(
+            lambda state, action, key, t: step_all(env, state, action, jax.random.fold_in(key, t), masked)
+        )
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         """Begin an episode in every env."""
         super().reset(seed=seed)
         self._key, key = jax.random.split(jax.random.key(int(self.np_random.integers(2**32))))
         self._t = 0
-        self._state, obs = self._reset(key)
-        return np.array(obs), {}
+        self._state, obs, legal = self._reset(key)
+        return np.array(obs), _mask_info(legal)
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Step every env; `infos["final_obs"]` holds the last observation of each episode that ended."""
@@ -100,9 +113,10 @@ class GymnasiumVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._t += 1
         t = jax.device_get(t)  # sync
         done_N = t.terminated | t.truncated
-        infos: dict[str, Any] = dict(t.info)
+        infos: dict[str, Any] = {**t.info, **_mask_info(t.legal)}
         if done_N.any():
-            infos.update(final_obs=t.final_obs, _final_obs=done_N, final_info=t.info, _final_info=done_N)
+            last = {**t.info, **_mask_info(t.final_legal)}
+            infos.update(final_obs=t.final_obs, _final_obs=done_N, final_info=last, _final_info=done_N)
         return np.array(t.obs), t.reward.astype(np.float64), t.terminated, t.truncated, infos
 
     def get_state(self) -> dict[str, Any]:
@@ -133,6 +147,11 @@ for _name, _options in IDS.items():
         vector_entry_point="hotloop.envs.gymnasium:make_vec",
         kwargs=_options,
     )
+
+
+def _mask_info(mask: Any) -> dict[str, Any]:
+    """What `info` says of legal actions, in the dtype that `Discrete.sample` takes."""
+    return {} if mask is None else {"action_mask": np.array(mask, np.int8)}
 
 
 def _spaces(env: DeviceEnv) -> tuple[gym.spaces.Box, "gym.spaces.Discrete[np.int64]"]:

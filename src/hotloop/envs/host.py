@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 from hotloop import registry
 from hotloop.envs.host_spaces import actions, observations
-from hotloop.envs.serial import SerialEnvs
+from hotloop.envs.serial import MASK, SerialEnvs
 from hotloop.failures import EnvFailed, NotFinite
 from hotloop.spec_reading import SpecError
 
@@ -32,6 +32,8 @@ class HostStep(NamedTuple):
     began: np.ndarray  # `obs` is the first observation of an episode
     failed: np.ndarray  # the env raised and was built anew
     info: dict[str, np.ndarray]  # chosen keys, float64, NaN where the env gave none
+    legal: np.ndarray | None = None  # which actions `obs` allows, bool (N, A); None with masks off
+    final_legal: np.ndarray | None = None  # and which `final_obs` does
 
 
 def make_vector_env(
@@ -86,7 +88,7 @@ EXTRAS = {"ale_py": "atari", "Box2D": "box2d", "pygame": "box2d"}
 
 
 class HostEnvs:
-    """A Gymnasium vector env, watched over."""
+    """A Gymnasium vector env, watched over; `legal` is what the next step may do, with masks on."""
 
     def __init__(self, env: Any, info_keys: tuple[str, ...] = ()) -> None:
         self.env, self.num_envs, self.info_keys = env, int(env.num_envs), info_keys
@@ -96,23 +98,35 @@ class HostEnvs:
         self.autoreset = AutoresetMode(mode) if not isinstance(mode, AutoresetMode) else mode
         self._ended, self._none = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
         self._missing = np.full(self.num_envs, np.nan)
+        self.legal: np.ndarray | None = None
+        self._env_id = ""
+        self._no_masks = np.zeros((self.num_envs, self.actions.size), bool)
+
+    def mask_actions(self, env_id: str) -> None:
+        """From the next reset on, read which actions are legal; the env is called `env_id` if it does not say so."""
+        self.legal, self._env_id = self._no_masks, env_id
 
     def reset(self, seed: int) -> Any:
         """Begin an episode in every env."""
         self._ended = np.zeros(self.num_envs, bool)
-        return self._reset(seed=seed % (2**31 - self.num_envs))  # each env's seed must fit 32 bits with a sign
+        everyone = np.ones(self.num_envs, bool)
+        return self._reset(everyone, seed=seed % (2**31 - self.num_envs))  # each seed must fit 32 bits with a sign
 
     def restart(self, which_N: np.ndarray) -> Any:
         """Begin new episodes in some envs, where the env leaves that to us; None where it does not."""
-        return self._reset(options={"reset_mask": which_N}) if self.autoreset == AutoresetMode.DISABLED else None
+        if self.autoreset != AutoresetMode.DISABLED:
+            return None
+        return self._reset(which_N, options={"reset_mask": which_N})
 
-    def _reset(self, **how: Any) -> Any:
+    def _reset(self, which_N: np.ndarray, **how: Any) -> Any:
         try:
-            obs, _ = self.env.reset(**how)
+            obs, infos = self.env.reset(**how)
         except EnvFailed:
             raise
         except Exception as error:  # whatever the user's own code raises
             raise EnvFailed(f"the env raised {type(error).__name__} in its reset: {error}") from error
+        if self.legal is not None:
+            self.legal = np.where(which_N[:, None], self._masks(infos, which_N, "in a reset"), self.legal)
         return self._seen(obs)
 
     def step(self, chosen_N: np.ndarray) -> HostStep:
@@ -128,6 +142,7 @@ class HostEnvs:
         ended, failed = terminated | truncated, infos.get("failed", self._none)
         final, began, valid = seen, ended, ~failed
         info = {key: self._info(key, infos, ended) for key in self.info_keys}
+        final_legal = None if self.legal is None else self._legal_after(infos, terminated, ended)
         if self.autoreset == AutoresetMode.NEXT_STEP:
             valid = ~self._ended  # an env that had ended was reset in this step, and nothing else
             began, self._ended = self._ended, ended & valid
@@ -138,7 +153,8 @@ class HostEnvs:
                 seen = self.restart(ended)
         reward = np.array(reward, np.float32)
         self._refuse_what_is_not_finite(reward, final, valid)
-        return HostStep(seen, final, reward, terminated & valid, truncated & valid, valid, began | failed, failed, info)
+        terminated, truncated, began = terminated & valid, truncated & valid, began | failed
+        return HostStep(seen, final, reward, terminated, truncated, valid, began, failed, info, self.legal, final_legal)
 
     def _info(self, key: str, infos: dict[str, Any], ended: np.ndarray) -> np.ndarray:
         """One key of the infos; where an episode ended it must be there."""
@@ -154,6 +170,57 @@ class HostEnvs:
             known = sorted(name for name in source if not name.startswith("_"))
             raise SpecError(f"env.info: the env gave no '{key}' at the end of an episode; it gave {known}")
         return values
+
+    def _legal_after(self, infos: dict[str, Any], terminated: np.ndarray, ended: np.ndarray) -> np.ndarray:
+        """The masks of the states a step led to; takes over those of the states the next one starts from.
+
+        Nothing follows a terminal state, so its mask may be missing.
+        """
+        if self.autoreset != AutoresetMode.SAME_STEP:
+            final = self.legal = self._masks(infos, ~terminated, "in a step")
+            return final
+        self.legal = self._masks(infos, ~self._none, "in a step")
+        if not ended.any():
+            return self.legal
+        last = self._masks(infos.get("final_info", {}), ended & ~terminated, "in infos['final_info']")
+        return np.where(ended[:, None], last, self.legal)
+
+    def _masks(self, infos: dict[str, Any], needed_N: np.ndarray, where: str) -> np.ndarray:
+        """Which actions each env calls legal, bool (N, A), nothing where it says none; where needed it must."""
+        given: Any = infos.get(MASK)
+        is_given = infos.get(f"_{MASK}")
+        legal = self._no_masks.copy()
+        is_whole = isinstance(given, np.ndarray) and given.shape == legal.shape and given.dtype.kind in "biuf"
+        if is_whole and (is_given is None or is_given.all()):
+            return given.astype(bool)
+        for i in range(self.num_envs):
+            one = given[i] if given is not None and (is_given is None or is_given[i]) else None
+            if one is not None:
+                legal[i] = self._mask(one)
+            elif needed_N[i]:
+                known = sorted(name for name in infos if not name.startswith("_") and name != MASK)
+                raise SpecError(
+                    f"env.action_mask is true, but {self._env_id} gave no info['{MASK}'] {where} (it gave "
+                    f"{known or 'nothing'}); let the env name its legal actions there, or leave env.action_mask out"
+                )
+        return legal
+
+    def _mask(self, given: Any) -> np.ndarray:
+        """One env's mask, checked."""
+        try:
+            mask = np.asarray(given)
+            seen = f"{mask.dtype}{mask.shape}"
+        except ValueError:  # parts of different lengths
+            mask, seen = np.zeros(0), f"a {type(given).__name__}"
+        size = self.actions.size
+        if mask.shape != (size,) or mask.dtype.kind not in "biuf":
+            space = self.env.single_action_space
+            flat = "" if isinstance(space, gym.spaces.Discrete) else f" of {space}, all combinations in one flat array"
+            raise SpecError(
+                f"env.action_mask: info['{MASK}'] of {self._env_id} is {seen}, expected ({size},): one entry per "
+                f"action{flat}"
+            )
+        return mask.astype(bool)
 
     def goals(self, env_id: str, options: dict[str, Any]) -> Any:
         """An env apart, which says what a step would earn with another goal (`compute_reward`)."""
@@ -191,7 +258,8 @@ class HostEnvs:
             states = {str(i): jax.tree.map(np.asarray, part.get_state()) for i, part in enumerate(parts)}
             if all(leaf.dtype.kind in "biuf" for leaf in jax.tree.leaves(states)):
                 elapsed = np.array([[limit._elapsed_steps or 0 for limit in each or []] for each in limits], np.int64)
-                return {"state": states, "elapsed": elapsed, "ended": self._ended}
+                legal = {} if self.legal is None else {"legal": self.legal}
+                return {"state": states, "elapsed": elapsed, "ended": self._ended, **legal}
         generators = [getattr(part, "_np_random", None) for part in parts]  # None where the env has not made one
         if any(not isinstance(getattr(g, "bit_generator", None), np.random.PCG64) for g in generators):
             return {}
@@ -208,6 +276,8 @@ class HostEnvs:
                 env.unwrapped.np_random = generator_from_array(arrays["random"][i])
         if "state" in arrays:
             self._ended = np.array(arrays["ended"])
+            if self.legal is not None:
+                self.legal = np.array(arrays["legal"])
         return "state" in arrays
 
     def _envs(self) -> list[Any]:

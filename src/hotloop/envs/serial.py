@@ -17,6 +17,8 @@ from hotloop.failures import EnvFailed
 
 FAILURES_IN_A_ROW = 10
 """So many steps in a row of one env that raise end the run: it will not work the next time either."""
+MASK = "action_mask"
+"""The key of `info` under which an env names its legal actions."""
 
 
 class SerialEnvs:
@@ -37,6 +39,7 @@ class SerialEnvs:
         self._is_array = isinstance(self.single_observation_space, gym.spaces.Box)
         self._out: Any = create_empty_array(self.single_observation_space, num_envs)
         self._seen: list[Any] = [None] * num_envs
+        self._masks: list[Any] = [None] * num_envs  # what each env last gave as its `action_mask`
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in every env, or in those of `options["reset_mask"]`."""
@@ -45,23 +48,24 @@ class SerialEnvs:
         mask = (options or {}).get("reset_mask")
         for i in range(self.num_envs) if mask is None else np.flatnonzero(mask):
             try:
-                self._seen[i], _ = self.envs[i].reset(seed=None if seed is None else (seed + int(i)) % 2**32)
+                self._seen[i], info = self.envs[i].reset(seed=None if seed is None else (seed + int(i)) % 2**32)
+                self._masks[i] = _mask(info)
             except Exception as error:  # whatever the user's own code raises
                 self._rebuild(int(i), error)
-        return self._observations(), {}
+        return self._observations(), {MASK: self._masks}
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Step every env; `infos["failed"]` marks those that raised: they have begun a new episode instead."""
         count = self.num_envs
         reward, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
-        infos: dict[str, Any] = {key: np.full(count, np.nan) for key in self._info_keys}
+        infos: dict[str, Any] = {MASK: self._masks, **{key: np.full(count, np.nan) for key in self._info_keys}}
         for i, stepped in enumerate((self._pool.map if self._pool else map)(_step, self.envs, actions)):
             if isinstance(stepped, Exception):
                 self._rebuild(i, stepped)
                 infos.setdefault("failed", np.zeros(count, bool))[i] = True
                 continue
             self._seen[i], reward[i], terminated[i], truncated[i], info = stepped
-            self._in_a_row[i] = 0
+            self._in_a_row[i], self._masks[i] = 0, _mask(info)
             for key in self._info_keys:
                 if key in info:
                     infos[key][i] = info[key]
@@ -96,7 +100,8 @@ class SerialEnvs:
         seed = int(np.random.SeedSequence([self._seed, i, self.failures]).generate_state(1)[0]) % 2**31
         try:
             self.envs[i] = self._make()
-            self._seen[i], _ = self.envs[i].reset(seed=seed)
+            self._seen[i], info = self.envs[i].reset(seed=seed)
+            self._masks[i] = _mask(info)
         except Exception as again:
             self._rebuild(i, again)
 
@@ -107,3 +112,8 @@ def _step(env: Any, action: Any) -> Any:
         return env.step(action)
     except Exception as error:  # whatever the user's own code raises
         return error
+
+
+def _mask(info: Any) -> Any:
+    """What an env says of its legal actions, if anything."""
+    return info.get(MASK) if isinstance(info, dict) else None

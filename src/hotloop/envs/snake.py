@@ -149,6 +149,13 @@ class Snake:
         """What the agent sees of a state."""
         return snake_features.observe(self.obs, state)
 
+    def action_mask(self, state: SnakeState) -> jax.Array:
+        """All but reversing into the neck, which absolute actions can ask for."""
+        each = jnp.arange(self.num_actions)
+        if self.actions == "relative":
+            return each >= 0
+        return (state.length == 1) | ((each - state.heading) % 4 != 2)
+
     def parts(self) -> dict[str, Callable[[SnakeState], jax.Array]]:
         """What of a step a profile shows on its own."""
         parts: dict[str, Callable[[SnakeState], jax.Array]] = {"features": self.observe}

@@ -12,9 +12,10 @@ import numpy as np
 
 from hotloop.engines.jax.engine import METRICS, JaxEngine, LearnerState
 from hotloop.envs.device import DeviceEnv, reset_all, step_all
+from hotloop.learning import schedules
 from hotloop.pipelines.session import Session
-from hotloop.replay import ring
-from hotloop.spec import Spec
+from hotloop.replay import device_tree, ring, window
+from hotloop.spec import Prioritized, Spec
 
 
 class ActorState(NamedTuple):
@@ -24,6 +25,7 @@ class ActorState(NamedTuple):
     obs: Any
     episode_return: jax.Array
     episode_length: jax.Array
+    window: Any = ()  # with n-step returns: steps whose rewards are not complete yet
 
 
 class Totals(NamedTuple):
@@ -47,6 +49,28 @@ class FusedState(NamedTuple):
     episodes: jax.Array
     learned_from: jax.Array  # env steps at the first gradient step, 0 before it
     totals: Totals
+    priorities: Any = ()  # of a prioritised replay: a device_tree.Tree
+
+
+class Drawn(NamedTuple):
+    """The batches of a block (K, B, …); with priorities also where they lie and what each sample weighs."""
+
+    batches: ring.Item
+    places: Any = None
+    weight_KB: Any = None
+
+
+def pipeline(spec: Spec, env: DeviceEnv, engine: JaxEngine) -> Any:
+    """The fused pipeline of one spec: from a replay of transitions, of sequences, or without one."""
+    if spec.on_policy is not None:
+        from hotloop.pipelines.on_policy import OnPolicy
+
+        return OnPolicy(spec, env, engine)
+    if spec.replay.sequence is not None:
+        from hotloop.pipelines.recurrent import Recurrent
+
+        return Recurrent(spec, env, engine)
+    return Fused(spec, env, engine)
 
 
 class Fused:
@@ -57,16 +81,20 @@ class Fused:
         self.block_plan = spec.block
         self.capacity = ring.whole_blocks(spec.replay.capacity, self.block_plan.env_steps)
         self.row = ring.row_example(jax.ShapeDtypeStruct(env.obs_spec.shape, env.obs_spec.dtype))
+        self.sampling = spec.replay.sampling if isinstance(spec.replay.sampling, Prioritized) else None
 
     def init(self, seed: jax.Array) -> FusedState:
         """The state before the first block."""
         weights_key, envs_key, blocks_key = jax.random.split(jax.random.key(seed), 3)
         num_envs = self.spec.env.num_envs
         env_state, obs_N = reset_all(self.env, envs_key, num_envs)
-        zero = jnp.int32(0)
+        zero, learner = jnp.int32(0), self.engine.init(weights_key)
+        actor = ActorState(env_state, obs_N, jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32))
+        if self.spec.replay.n_step > 1:
+            actor = self._with_full_window(actor, learner.params, jax.random.fold_in(blocks_key, 0))
         return FusedState(
-            learner=self.engine.init(weights_key),
-            actor=ActorState(env_state, obs_N, jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32)),
+            learner=learner,
+            actor=actor,
             ring=ring.empty(self.capacity, self.row),
             key=jax.random.key_data(blocks_key),
             blocks=zero,
@@ -74,7 +102,19 @@ class Fused:
             episodes=zero,
             learned_from=zero,
             totals=no_totals(),
+            priorities=device_tree.empty(self.capacity) if self.sampling else (),
         )
+
+    def _with_full_window(self, actor: ActorState, params: jax.Array, key: jax.Array) -> ActorState:
+        """Take the n - 1 vector steps, beyond those a run counts, after which every step gives a transition out."""
+        num_envs, steps = self.spec.env.num_envs, self.spec.replay.n_step
+        item_N = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_envs, *leaf.shape), leaf.dtype), self.row)
+        actor = actor._replace(window=window.empty(steps, item_N))
+
+        def one(carry: Any, i: jax.Array) -> Any:
+            return self.vector_step(carry, params, jnp.int32(0), jax.random.fold_in(key, i))[0], None
+
+        return jax.lax.scan(one, (actor, no_totals()), jnp.arange(steps - 1))[0][0]
 
     def advance(self, state: FusedState, blocks: jax.Array) -> FusedState:
         """Run `blocks` blocks, or fewer when a stop rule that the device can see fires."""
@@ -94,30 +134,61 @@ class Fused:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.blocks)
         act_key, sample_key = jax.random.split(key)
         actor, items, totals = self.collect(state, act_key)
-        kept = ring.insert(state.ring, items)
+        kept, priorities = self.keep(state.ring, state.priorities, items)
         env_steps = state.env_steps + self.block_plan.env_steps
         learning = env_steps >= self.spec.replay.start
 
         # Drawn outside the branch, unused before the learning start: with the ring inside, a block is a fifth slower.
-        batches = ring.sample(kept, sample_key, (self.block_plan.updates, self.spec.replay.batch_size))
+        drawn = self.sample(kept, priorities, sample_key, env_steps)
 
-        def learn(learner: LearnerState) -> tuple[LearnerState, jax.Array]:
-            rate = self.engine.learning_rate(state.env_steps)
-            learner, _, sums = self.engine.update(learner, batches, rate, None, self.network_key(key))
-            return learner, sums
+        def learn(learner: LearnerState) -> tuple[LearnerState, jax.Array, jax.Array]:
+            return self.learn(learner, drawn, state.env_steps, key)
 
-        def wait(learner: LearnerState) -> tuple[LearnerState, jax.Array]:
-            return learner, jnp.zeros((len(METRICS),), jnp.float32)
+        def wait(learner: LearnerState) -> tuple[LearnerState, jax.Array, jax.Array]:
+            nothing = jnp.zeros(drawn.batches.r_t.shape), jnp.zeros((len(METRICS),), jnp.float32)
+            return learner, *nothing
 
-        learner, sums = jax.lax.cond(learning, learn, wait, state.learner)
+        learner, td_KB, sums = jax.lax.cond(learning, learn, wait, state.learner)
+        priorities = self.prioritize(priorities, drawn, td_KB, learning)
         every = self.spec.target.every
         learner = self.engine.move_target(learner, env_steps // every - state.env_steps // every)
         totals = totals._replace(update=totals.update + sums)
-        return self.next_state(state, learner, actor, kept, totals, learning)
+        return self.next_state(state, learner, actor, kept, priorities, totals, learning)
 
-    def network_key(self, key: jax.Array) -> jax.Array | None:
-        """The key of a block's updates, for networks that draw noise or quantiles."""
-        return jax.random.fold_in(key, 2) if self.engine.is_random else None
+    def keep(self, kept: ring.Ring, priorities: Any, items: ring.Item) -> tuple[ring.Ring, Any]:
+        """Store a block's transitions; new ones are as likely as the likeliest so far."""
+        if self.sampling:
+            priorities = device_tree.fill(priorities, kept.position, self.block_plan.env_steps)
+        return ring.insert(kept, items), priorities
+
+    def sample(self, kept: ring.Ring, priorities: Any, key: jax.Array, env_steps: jax.Array) -> Drawn:
+        """Draw a block's batches."""
+        shape = (self.block_plan.updates, self.spec.replay.batch_size)
+        if not self.sampling:
+            return Drawn(ring.sample(kept, key, shape))
+        places_KB = device_tree.draw(priorities, key, shape)
+        priority_KB = device_tree.priorities(priorities, places_KB)
+        beta = schedules.value_at(env_steps.astype(jnp.float32), xp=jnp, **self.sampling.beta.model_dump())
+        # (size x probability)^-beta relative to the largest of each batch: size and total cancel out.
+        weight_KB = (jnp.min(priority_KB, axis=-1, keepdims=True) / priority_KB) ** beta
+        return Drawn(ring.gather(kept, places_KB), places_KB, weight_KB)
+
+    def learn(
+        self, learner: LearnerState, drawn: Drawn, env_steps: jax.Array, key: jax.Array
+    ) -> tuple[LearnerState, jax.Array, jax.Array]:
+        """A block's gradient steps."""
+        network_key = jax.random.fold_in(key, 2) if self.engine.is_random else None
+        rate = self.engine.learning_rate(env_steps)
+        return self.engine.update(learner, drawn.batches, rate, drawn.weight_KB, network_key)
+
+    def prioritize(self, priorities: Any, drawn: Drawn, td_KB: jax.Array, learning: Any) -> Any:
+        """Priorities by the new TD errors; where one is not finite, or nothing was learned, the old ones."""
+        if not self.sampling:
+            return priorities
+        new_KB = (jnp.abs(td_KB) + self.sampling.epsilon) ** self.sampling.alpha
+        old_KB = device_tree.priorities(priorities, drawn.places)
+        new_KB = jnp.where(learning & jnp.isfinite(td_KB), new_KB, old_KB)
+        return device_tree.change(priorities, drawn.places, new_KB)
 
     def next_state(
         self,
@@ -125,6 +196,7 @@ class Fused:
         learner: LearnerState,
         actor: ActorState,
         kept: ring.Ring,
+        priorities: Any,
         totals: Totals,
         learning: Any,
     ) -> FusedState:
@@ -140,23 +212,16 @@ class Fused:
             episodes=state.episodes + (totals.episodes - state.totals.episodes),
             learned_from=jnp.where(learning & (state.learned_from == 0), env_steps, state.learned_from),
             totals=totals,
+            priorities=priorities,
         )
 
     def collect(self, state: FusedState, key: jax.Array) -> tuple[ActorState, ring.Item, Totals]:
         """Act and step q times; returns the block's transitions as rows for the ring."""
         num_envs, vector_steps, _ = self.block_plan
-        each_env = jnp.arange(num_envs, dtype=jnp.int32)
 
         def vector_step(carry: tuple[ActorState, Totals], i: jax.Array) -> Any:
-            actor, totals = carry
-            act_key, env_key = jax.random.split(jax.random.fold_in(key, i))
-            explore_N = self.engine.exploration(state.env_steps + i * num_envs + each_env)
-            action_N = self.engine.act(state.learner.params, actor.obs, explore_N, act_key)
-            env_state, t = step_all(self.env, actor.env, action_N, env_key)
-            discount_N = self.spec.discount * (1.0 - t.terminated.astype(jnp.float32))
-            item = ring.Item(actor.obs, action_N, t.reward.astype(jnp.float32), discount_N, t.final_obs)
-            actor, totals = count_episodes(actor, totals, t.reward, t.terminated | t.truncated)
-            return (actor._replace(env=env_state, obs=t.obs), totals), item
+            env_steps = state.env_steps + i * num_envs
+            return self.vector_step(carry, state.learner.params, env_steps, jax.random.fold_in(key, i))
 
         start = (state.actor, state.totals)
         if vector_steps == 1:  # the usual case, without a loop around it
@@ -165,6 +230,24 @@ class Fused:
             (actor, totals), items = jax.lax.scan(vector_step, start, jnp.arange(vector_steps, dtype=jnp.int32))
             rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), items)
         return actor, rows, totals
+
+    def vector_step(
+        self, carry: tuple[ActorState, Totals], params: jax.Array, env_steps: jax.Array, key: jax.Array
+    ) -> tuple[tuple[ActorState, Totals], ring.Item]:
+        """Act and step once in every env; gives a transition of each out, with n-step returns that of n - 1 steps ago."""
+        actor, totals = carry
+        act_key, env_key = jax.random.split(key)
+        explore_N = self.engine.exploration(env_steps + jnp.arange(self.block_plan.num_envs, dtype=jnp.int32))
+        action_N = self.engine.act(params, actor.obs, explore_N, act_key)
+        env_state, t = step_all(self.env, actor.env, action_N, env_key)
+        discount_N = self.spec.discount * (1.0 - t.terminated.astype(jnp.float32))
+        item_N = ring.Item(actor.obs, action_N, t.reward.astype(jnp.float32), discount_N, t.final_obs)
+        done_N = t.terminated | t.truncated
+        if self.spec.replay.n_step > 1:
+            held, item_N = window.push(actor.window, item_N, done_N)
+            actor = actor._replace(window=held)
+        actor, totals = count_episodes(actor, totals, t.reward, done_N)
+        return (actor._replace(env=env_state, obs=t.obs), totals), item_N
 
     def check_state(self, state: FusedState) -> None:
         """Raise ValueError for a loaded state whose numbers point outside the ring: nothing checks them later."""
@@ -177,6 +260,10 @@ class Fused:
                 raise ValueError(
                     f"the checkpoint's ring/position is {position}, expected a multiple of {rows} in the ring"
                 )
+        if self.sampling:
+            sizes = np.asarray(state.ring.size)
+            for seed in np.ndindex(sizes.shape):
+                device_tree.check(jax.tree.map(lambda leaf, at=seed: leaf[at], state.priorities), int(sizes[seed]))
 
     def session(self, seeds: list[int]) -> Session:
         """The state of a run, for the host loop to drive."""
@@ -186,12 +273,12 @@ class Fused:
 
     @property
     def row_bytes(self) -> int:
-        """Memory of one transition."""
-        return self.num_bytes() // self.capacity
+        """Memory of one transition in a batch."""
+        return ring.num_bytes(1, self.row)
 
     def num_bytes(self) -> int:
         """Device memory of the replay, before it is allocated."""
-        return ring.num_bytes(self.capacity, self.row)
+        return ring.num_bytes(self.capacity, self.row) + (device_tree.num_bytes(self.capacity) if self.sampling else 0)
 
 
 def no_totals() -> Totals:

@@ -14,7 +14,7 @@ from hotloop.engines.host_acting import choose_acting
 from hotloop.engines.jax.engine import METRICS, JaxEngine, LearnerState
 from hotloop.envs.host import HostEnvs, HostStep, generator_from_array, generator_to_array
 from hotloop.evaluate import Episodes, play_on_host
-from hotloop.learning import schedules
+from hotloop.learning import schedules, targets
 from hotloop.pipelines.session import Reading
 from hotloop.replay.host import Batches, HostReplay, Step
 from hotloop.replay.limiter import Limiter
@@ -53,7 +53,14 @@ class HostPipeline:
         self.spec, self.envs, self.engine, self.block = spec, envs, engine, block
         self.capacity = spec.replay.capacity
         goals = envs.goals(spec.env.id, spec.env.options) if spec.replay.hindsight else None
-        self.replay = HostReplay(spec.replay, spec.discount, envs.observations.shapes, envs.num_envs, goals)
+        num_actions = None
+        if spec.env.action_mask:
+            num_actions = envs.actions.size
+            envs.mask_actions(spec.env.id)
+            envs.reset(spec.seed)  # an env that names no legal actions is refused before anything is written
+        self.replay = HostReplay(
+            spec.replay, spec.discount, envs.observations.shapes, envs.num_envs, goals, num_actions
+        )
 
     @property
     def row_bytes(self) -> int:
@@ -188,6 +195,7 @@ class HostSession:
                 truncated=step.truncated,
                 valid=step.valid,
                 began=step.began,
+                final_legal=step.final_legal,
             )
             self.replay.insert(kept, self.random)
             self.obs, self._is_torn = step.obs, False
@@ -237,14 +245,18 @@ class HostSession:
 
     def _act(self, obs_N: Any) -> np.ndarray:
         """Exploring actions; ε or the temperature is that of the vector step's first env step."""
-        random = self.random
+        random, legal_NA = self.random, self.envs.legal
         q_NA = self.q(obs_N, _key(random)) if self.engine.is_random else self.q(obs_N)
+        q_NA = targets.legal_only(q_NA, legal_NA, xp=np)
         explore = schedules.value_at(self.env_steps, xp=schedules.Scalars, **self._exploration)
         best_N = q_NA.argmax(axis=-1)
         if not self._explores_greedily:
             return (q_NA / explore + random.gumbel(size=q_NA.shape)).argmax(axis=-1).astype(np.int32)
         coin_N, draw_N = random.random((2, len(q_NA)))
-        random_N = draw_N * q_NA.shape[1]  # below 1, so its whole part is an action
+        if legal_NA is None:
+            random_N = draw_N * q_NA.shape[1]  # below 1, so its whole part is an action
+        else:
+            random_N = _legal_at(draw_N, q_NA)
         return np.where(coin_N < explore, random_N, best_N).astype(np.int32)
 
     def _count_episodes(self, step: HostStep) -> None:
@@ -371,8 +383,8 @@ class HostSession:
     def evaluate(self) -> list[Episodes]:
         """Greedy episodes on envs of their own."""
 
-        def greedy(obs_N: Any) -> np.ndarray:
-            return np.argmax(self.q(obs_N), axis=-1)
+        def greedy(obs_N: Any, legal_NA: np.ndarray | None = None) -> np.ndarray:
+            return np.argmax(targets.legal_only(self.q(obs_N), legal_NA, xp=np), axis=-1)
 
         return [play_on_host(self.spec, greedy, self.spec.evaluation.episodes, self._eval_seed())]
 
@@ -386,6 +398,12 @@ class HostSession:
     def weights(self, index: int) -> Any:
         """Flat weight vector."""
         return self.learner.params
+
+
+def _legal_at(draw_N: np.ndarray, q_NA: np.ndarray) -> np.ndarray:
+    """The legal action at each share 0 <= draw < 1 of their list; illegal ones have a Q-value of -inf."""
+    rank_NA = np.cumsum(q_NA != -np.inf, axis=-1)
+    return np.argmax(rank_NA > (draw_N * rank_NA[:, -1]).astype(np.int64)[:, None], axis=-1)
 
 
 def _key(random: np.random.Generator) -> np.ndarray:

@@ -13,7 +13,6 @@ from hotloop.envs.device import DeviceEnv
 from hotloop.pipelines.device_session import DeviceSession
 from hotloop.pipelines.fused import Fused, FusedState
 from hotloop.pipelines.session import Session
-from hotloop.replay import ring
 from hotloop.spans import Spans
 from hotloop.spec import Spec
 from hotloop.spec_reading import SpecError
@@ -27,13 +26,9 @@ class Stepwise(Fused):
             raise SpecError(f"seeds is {spec.seeds}, but sync trains one seed at a time; use pipeline fused")
         super().__init__(spec, env, engine)
         self.spans = Spans("step", "insert", "sample", "update", "log")
-        self._collect, self._insert = jax.jit(self.collect), jax.jit(ring.insert, donate_argnums=0)
-        shape = (self.block_plan.updates, spec.replay.batch_size)
-        self._sample = jax.jit(lambda kept, key: ring.sample(kept, key, shape))
-        self._learn = jax.jit(
-            lambda learner, batches, steps, key: engine.update(
-                learner, batches, engine.learning_rate(steps), None, self.network_key(key)
-            )
+        self._collect, self._keep = jax.jit(self.collect), jax.jit(self.keep, donate_argnums=(0, 1))
+        self._sample, self._learn, self._prioritize = (
+            jax.jit(stage) for stage in (self.sample, self.learn, self.prioritize)
         )
         self._move_target = jax.jit(engine.move_target)
 
@@ -61,16 +56,18 @@ class Stepwise(Fused):
         with self.spans["step"]:
             actor, items, totals = jax.block_until_ready(self._collect(state, act_key))  # sync
         with self.spans["insert"]:
-            kept = jax.block_until_ready(self._insert(state.ring, items))  # sync
+            kept, priorities = jax.block_until_ready(self._keep(state.ring, state.priorities, items))  # sync
         env_steps = state.env_steps + self.block_plan.env_steps
         learner, sums = state.learner, jnp.zeros((len(METRICS),), jnp.float32)
         learning = int(env_steps) >= self.spec.replay.start
         if learning:
             with self.spans["sample"]:
-                batches = jax.block_until_ready(self._sample(kept, sample_key))  # sync
+                drawn = jax.block_until_ready(self._sample(kept, priorities, sample_key, env_steps))  # sync
             with self.spans["update"]:
-                learner, _, sums = jax.block_until_ready(self._learn(learner, batches, state.env_steps, key))  # sync
+                learner, td_KB, sums = self._learn(learner, drawn, state.env_steps, key)
+                priorities = self._prioritize(priorities, drawn, td_KB, True)
+                jax.block_until_ready((learner, priorities))  # sync
         every = self.spec.target.every
         learner = self._move_target(learner, env_steps // every - state.env_steps // every)
         totals = totals._replace(update=totals.update + sums)
-        return self.next_state(state, learner, actor, kept, totals, learning)
+        return self.next_state(state, learner, actor, kept, priorities, totals, learning)

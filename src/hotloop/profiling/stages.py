@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from hotloop.envs.device import Parted, step_all
 from hotloop.pipelines.fused import Fused, FusedState
 from hotloop.progress import Reporter
-from hotloop.replay import ring
 
 POOL = 64
 """Inputs a stage takes in turn: enough not to find them all in the nearest cache."""
@@ -78,7 +77,10 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
     explore_N = engine.exploration(jnp.broadcast_to(state.env_steps, (block.num_envs,)))
     pool = jax.jit(lambda s: _pool(pipeline, s, key))(state)
     items = jax.jit(lambda s: pipeline.collect(s, key)[1])(state)
-    batches = jax.jit(lambda r: ring.sample(r, key, (POOL, *shape)))(state.ring)
+    keys = jax.random.split(key, POOL)
+    drawn_by = jax.jit(lambda s: jax.lax.map(lambda k: pipeline.sample(s.ring, s.priorities, k, s.env_steps), keys))
+    draws = drawn_by(state)
+    batches = draws.batches
     learner, drawn = state.learner, key if engine.is_random else None
     frozen = jax.jit(jax.vmap(lambda batch: engine.frozen_batches(learner.target, batch, drawn)))(batches)
     first = jax.tree.map(lambda leaf: leaf[0, 0], (batches, frozen))
@@ -136,10 +138,10 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
             )
             for name, part in (env.parts() if isinstance(env, Parted) else {}).items()
         },
-        "insert": (lambda i, r: ring.insert(r, items), state.ring, 1),
+        "insert": (lambda i, kept: pipeline.keep(*kept, items), (state.ring, state.priorities), 1),
         "sample": (
-            lambda i, _: ring.sample(state.ring, at(i), shape),
-            jax.tree.map(lambda leaf: leaf[0], batches),
+            lambda i, _: pipeline.sample(state.ring, state.priorities, at(i), state.env_steps),
+            jax.tree.map(lambda leaf: leaf[0], draws),
             1,
         ),
         **({"target": (target, (learner.target, in_one), 1)} if engine.has_target else {}),

@@ -33,10 +33,14 @@ class DelayLine:
         truncated_N: np.ndarray,
         after: Any,
         valid_N: np.ndarray,
+        legal_NA: np.ndarray | None = None,
     ) -> Item:
-        """Take one step of every env in; returns the transitions that are complete, oldest first."""
+        """Take one step of every env in; returns the transitions that are complete, oldest first.
+
+        `legal_NA` is what `after` allows, if the env says so.
+        """
         if self.n == 1:
-            return self._at_once(before, action_N, reward_N, terminated_N, after, valid_N)
+            return self._at_once(before, action_N, reward_N, terminated_N, after, valid_N, legal_NA)
         for line, new in (
             *zip(jax.tree.leaves(self.kept), jax.tree.leaves(before), strict=True),
             (self.action, action_N),
@@ -59,6 +63,7 @@ class DelayLine:
             self.summed[line_, env].astype(np.float32),
             discount.astype(np.float32),
             jax.tree.map(lambda leaf: leaf[env], after),
+            None if legal_NA is None else legal_NA[env],
         )
 
     def _at_once(
@@ -69,9 +74,10 @@ class DelayLine:
         terminated_N: np.ndarray,
         after: Any,
         valid_N: np.ndarray,
+        legal_NA: np.ndarray | None,
     ) -> Item:
         discount_N = (self.powers[1] * ~terminated_N).astype(np.float32)
-        items = Item(before, action_N, reward_N, discount_N, after)
+        items = Item(before, action_N, reward_N, discount_N, after, legal_NA)
         if valid_N.all():
             return items
         chosen: Item = jax.tree.map(lambda leaf: leaf[valid_N], items)

@@ -2,7 +2,7 @@
 
 Episodes are held until they end and are then inserted whole: as they were, and relabelled. The env itself says what a
 step would have earned with another goal (`compute_reward`), and whether it would have ended there
-(`compute_terminated`, if it has that).
+(`compute_terminated`, if it has that). Which actions are legal is taken not to depend on the goal.
 """
 
 from typing import Any
@@ -21,8 +21,9 @@ REACHED, WANTED = "achieved_goal", "desired_goal"
 class Hindsight:
     """The running episodes of N envs."""
 
-    def __init__(self, spec: HindsightSpec, discount: float, obs: Any, num_envs: int, judge: Any) -> None:
-        """`judge` is an env with `compute_reward(reached, wanted, info)`, on batches."""
+    def __init__(self, spec: HindsightSpec, discount: float, row: Item, num_envs: int, judge: Any) -> None:
+        """`row` has the shapes of one transition; `judge` is an env with `compute_reward(reached, wanted, info)`."""
+        obs = row.s_t
         if not isinstance(obs, dict) or not {REACHED, WANTED} <= set(obs):
             raise SpecError(
                 f"replay.hindsight needs observations with '{REACHED}' and '{WANTED}'; this env's have "
@@ -33,8 +34,7 @@ class Hindsight:
         self.spec, self.discount, self.judge = spec, discount, judge
         self.each = np.arange(num_envs)
         self.length_N = np.zeros(num_envs, np.int64)
-        scalar = jax.ShapeDtypeStruct((), np.float32)
-        self._row = Item(obs, jax.ShapeDtypeStruct((), np.int32), scalar, scalar, obs)
+        self._row = row
         self._reserve(64)
 
     def _reserve(self, steps: int) -> None:
@@ -54,7 +54,7 @@ class Hindsight:
         if self.length_N.max() == self.rows.r_t.shape[1]:
             self._reserve(2 * self.rows.r_t.shape[1])
         discount_N = (self.discount * ~step.terminated).astype(np.float32)
-        row = Item(before, step.action, step.reward, discount_N, step.final_obs)
+        row = Item(before, step.action, step.reward, discount_N, step.final_obs, step.final_legal)
         place = (self.each[step.valid], self.length_N[step.valid])
         jax.tree.map(lambda held, new: held.__setitem__(place, new[step.valid]), self.rows, row)
         self.length_N[step.valid] += 1

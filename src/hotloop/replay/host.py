@@ -41,13 +41,25 @@ class Step(NamedTuple):
     truncated: np.ndarray
     valid: np.ndarray
     began: np.ndarray
+    final_legal: np.ndarray | None = None  # which actions `final_obs` allows, when the env says so
 
 
 class HostReplay:
     """Transitions of N envs, and which of them to learn from."""
 
-    def __init__(self, spec: Replay, discount: float, obs: Any, num_envs: int, goals: Any = None) -> None:
-        """`obs` has the shapes of one observation; `goals` is the env's own judge of goals, for hindsight."""
+    def __init__(
+        self,
+        spec: Replay,
+        discount: float,
+        obs: Any,
+        num_envs: int,
+        goals: Any = None,
+        num_actions: int | None = None,
+    ) -> None:
+        """`obs` has the shapes of one observation; `goals` is the env's own judge of goals, for hindsight.
+
+        With `num_actions`, transitions hold which of the actions are legal.
+        """
         self.spec, self.num_envs = spec, num_envs
         is_shared = spec.stacked_frames > 1 or spec.storage == "shared"
         if spec.storage == "auto" and not spec.hindsight:
@@ -55,14 +67,14 @@ class HostReplay:
         self.store: Frames | Whole = (
             Frames(obs, spec.stacked_frames, num_envs, spec.capacity, spec.n_step) if is_shared else Whole(obs)
         )
-        self.row_bytes = _bytes(ring.row_example(obs))
-        self.row = ring.row_example(self.store.row)
+        self.row_bytes = _bytes(ring.row_example(obs, num_actions))
+        self.row = ring.row_example(self.store.row, num_actions)
         self.delay = DelayLine(spec.n_step, discount, num_envs, self.store.row)
         self.hindsight: Any = None
         if spec.hindsight:
             from hotloop.replay.hindsight import Hindsight
 
-            self.hindsight = Hindsight(spec.hindsight, discount, obs, num_envs, goals)
+            self.hindsight = Hindsight(spec.hindsight, discount, self.row, num_envs, goals)
         self.sampling = spec.sampling if isinstance(spec.sampling, Prioritized) else None
 
     def allocate(self) -> None:
@@ -95,7 +107,14 @@ class HostReplay:
             items = self.hindsight.push(self.kept, step, random)
         else:
             items = self.delay.push(
-                self.kept, step.action, step.reward, step.terminated, step.truncated, after, step.valid
+                self.kept,
+                step.action,
+                step.reward,
+                step.terminated,
+                step.truncated,
+                after,
+                step.valid,
+                step.final_legal,
             )
         self.seen, self.kept = step.obs, now
         if items is not None and len(items.r_t):

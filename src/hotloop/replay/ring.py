@@ -35,10 +35,11 @@ def whole_blocks(capacity: int, rows_per_insert: int) -> int:
     return capacity - capacity % rows_per_insert
 
 
-def row_example(obs: Any) -> Item:
-    """Shapes and dtypes of one row, given those of one observation."""
+def row_example(obs: Any, num_actions: int | None = None) -> Item:
+    """Shapes and dtypes of one row, given those of one observation; `num_actions` of them if rows hold masks."""
     scalar = jax.ShapeDtypeStruct((), np.float32)
-    return Item(obs, jax.ShapeDtypeStruct((), np.int32), scalar, scalar, obs)
+    legal = None if num_actions is None else jax.ShapeDtypeStruct((num_actions,), np.bool_)
+    return Item(obs, jax.ShapeDtypeStruct((), np.int32), scalar, scalar, obs, legal)
 
 
 def empty(capacity: int, row: Item) -> Ring:

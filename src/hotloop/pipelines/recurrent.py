@@ -1,0 +1,103 @@
+"""The fused pipeline for networks with a memory: envs carry it along, the replay keeps it, learning starts from it.
+
+`replay.batch_size` counts sequences here: a gradient step learns from batch_size x sequence.length transitions.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from hotloop.engines.jax.cores import forget
+from hotloop.engines.jax.recurrent import RecurrentEngine
+from hotloop.envs.device import DeviceEnv, step_all
+from hotloop.pipelines.fused import Drawn, Fused, FusedState, count_episodes
+from hotloop.replay import ring, sequences
+from hotloop.spec import Spec
+from hotloop.spec_reading import SpecError
+
+
+class RememberingActor(NamedTuple):
+    """Where the envs are, how the running episodes have gone so far, and what is remembered of them."""
+
+    env: Any
+    obs: Any
+    episode_return: jax.Array
+    episode_length: jax.Array
+    memory: Any  # zeros where an episode begins
+    first: jax.Array  # whether it does
+
+
+class Recurrent(Fused):
+    """The stages of the fused pipeline, with steps and sequences in place of transitions."""
+
+    engine: RecurrentEngine
+
+    def __init__(self, spec: Spec, env: DeviceEnv, engine: RecurrentEngine) -> None:
+        super().__init__(spec, env, engine)
+        sequence, num_envs = spec.replay.sequence, spec.env.num_envs
+        if sequence is None:
+            raise SpecError("network.core learns from sequences; give replay.sequence")
+        if spec.env.action_mask:
+            raise SpecError("env.action_mask is not for networks with a core; leave one of them out")
+        self.length, self.burn_in = sequence.length, sequence.burn_in
+        steps = self.burn_in + self.length + 1
+        needed, block = steps * num_envs, self.block_plan.env_steps
+        for name, rows in (("replay.start", spec.replay.start), ("replay.capacity", self.capacity)):
+            if rows < needed:
+                raise SpecError(
+                    f"{name} is {rows:,} env steps, but sequences of {steps} (burn_in + length + 1) in {num_envs} "
+                    f"env(s) take {needed:,}; use at least {-(-needed // block) * block:,}, or shorter sequences"
+                )
+        memory = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), jax.eval_shape(lambda: engine.memory(1))
+        )
+        obs = jax.ShapeDtypeStruct(env.obs_spec.shape, env.obs_spec.dtype)
+        self.row: Any = sequences.row_example(obs, memory)
+
+    def init(self, seed: jax.Array) -> FusedState:
+        """The state before the first block."""
+        begun, num_envs = super().init(seed), self.spec.env.num_envs
+        actor: Any = RememberingActor(
+            *begun.actor[:4], memory=self.engine.memory(num_envs), first=jnp.ones(num_envs, bool)
+        )
+        return begun._replace(actor=actor)
+
+    def vector_step(
+        self, carry: tuple[Any, Any], params: jax.Array, env_steps: jax.Array, key: jax.Array
+    ) -> tuple[tuple[Any, Any], Any]:
+        """Act and step once in every env; gives the step of each out, with the memory before it."""
+        actor: Any
+        actor, totals = carry
+        act_key, env_key = jax.random.split(key)
+        explore_N = self.engine.exploration(env_steps + jnp.arange(self.block_plan.num_envs, dtype=jnp.int32))
+        memory_N, q_NA = self.engine.recall(params, actor.memory, actor.obs)
+        action_N = self.engine.explore(q_NA, explore_N, act_key)
+        env_state, t = step_all(self.env, actor.env, action_N, env_key)
+        discount_N = self.spec.discount * (1.0 - t.terminated.astype(jnp.float32))
+        step_N = sequences.Step(
+            obs=actor.obs,
+            action=action_N,
+            r_t=t.reward.astype(jnp.float32),
+            discount_t=discount_N,
+            first=actor.first,
+            truncated=t.truncated & ~t.terminated,
+            memory=actor.memory,
+        )
+        done_N = t.terminated | t.truncated
+        actor, totals = count_episodes(actor, totals, t.reward, done_N)
+        actor = actor._replace(env=env_state, obs=t.obs, memory=forget(memory_N, done_N), first=done_N)
+        return (actor, totals), step_N
+
+    def sample(self, kept: ring.Ring, priorities: Any, key: jax.Array, env_steps: jax.Array) -> Drawn:
+        """Draw a block's batches of sequences."""
+        shape = (self.block_plan.updates, self.spec.replay.batch_size)
+        batches: Any = sequences.sample(kept, key, shape, self.block_plan.num_envs, self.length, self.burn_in)
+        return Drawn(batches)
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory of one sequence in a batch."""
+        return ring.num_bytes(self.burn_in + self.length + 1, self.row._replace(memory=())) + ring.num_bytes(
+            1, self.row.memory
+        )

@@ -150,7 +150,7 @@ def list_(as_json: JsonOption = False) -> None:
     for title, rows in sections.items():
         typer.secho(title, bold=True)
         for name, about in rows.items():
-            typer.echo(f"  {name:<14}{about}")
+            typer.echo(f"  {name:<18}{about}")
 
 
 @app.command("check-env")

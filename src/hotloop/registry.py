@@ -48,8 +48,9 @@ BENCHES: Mapping[str, Entry] = {
     "pixels": Entry("hotloop.bench.pixels:run", "Pong by each pipeline and by SB3; acting against the bare emulators"),
     "replay": Entry("hotloop.bench.replay:run", "what priorities and stacks of single frames cost, and save"),
     "sum_tree": Entry("hotloop.bench.sum_tree:run", "draws and updates of prioritised replay against a tree in Python"),
+    "family": Entry("hotloop.bench.family:run", "what each head, target and replay costs beside plain DQN"),
     "learning": Entry(
-        "hotloop.bench.learning:run", "CartPole until solved and Snake beside its reference scores, several seeds each"
+        "hotloop.bench.learning:run", "every preset on CartPole until solved, Snake beside its reference scores"
     ),
 }
 

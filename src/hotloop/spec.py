@@ -283,7 +283,9 @@ def _head(value: Any) -> Any:
     """A head may leave `kind` out; `dueling` was a kind of its own once."""
     if not isinstance(value, dict):
         return value
-    return {**value, "kind": "scalar", "dueling": True} if value.get("kind") == "dueling" else {"kind": "scalar", **value}
+    return (
+        {**value, "kind": "scalar", "dueling": True} if value.get("kind") == "dueling" else {"kind": "scalar", **value}
+    )
 
 
 class Network(_Section):
@@ -676,8 +678,8 @@ class Spec(_Section):
             ),
             (
                 on_policy is not None and collected % on_policy.minibatches != 0,
-                f"on_policy collects {collected} transitions, which do not divide into {on_policy and on_policy.minibatches} "
-                "minibatches; use another number",
+                f"on_policy collects {collected} transitions (steps x num_envs), which do not divide into its "
+                "minibatches; use another number of these",
             ),
             (
                 (core is None) != (replay.sequence is None),

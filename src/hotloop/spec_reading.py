@@ -76,7 +76,7 @@ def _read(source: "str | Path | Mapping[str, Any] | Spec") -> dict[str, Any]:
     if isinstance(source, Spec):
         return source.model_dump(mode="json")
     if isinstance(source, Mapping):
-        return copy.deepcopy(dict(source))
+        return _with_base(copy.deepcopy(dict(source)), "the spec")
     if isinstance(source, str) and source in preset_names():
         text, where = (_presets() / f"{source}.yaml").read_text(), f"preset {source}"
     else:
@@ -102,7 +102,29 @@ def _read(source: "str | Path | Mapping[str, Any] | Spec") -> dict[str, Any]:
         raise SpecError(f"{where}: not JSON: {error}") from None
     if not isinstance(data, dict):
         raise SpecError(f"{where} holds {type(data).__name__}, expected a mapping of spec fields")
-    return data
+    return _with_base(data, where)
+
+
+def _with_base(data: dict[str, Any], where: str) -> dict[str, Any]:
+    """A spec may begin with `base: PRESET` and say only what differs from it."""
+    if "base" not in data:
+        return data
+    name = data.pop("base")
+    if name not in preset_names():
+        raise SpecError(
+            f"{where}: base is {_short(name)}, expected a preset; {registry.nearest(str(name), preset_names())}"
+        )
+    return _merged(_read(str(name)), data)
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Sections are merged field by field, unless they change their kind."""
+    merged = {**below, **above}
+    for name in below.keys() & above.keys():
+        old, new = below[name], above[name]
+        if isinstance(old, dict) and isinstance(new, dict) and new.get("kind", old.get("kind")) == old.get("kind"):
+            merged[name] = _merged(old, new)
+    return merged
 
 
 def _set(data: dict[str, Any], path: str, value: Any) -> None:

@@ -1,6 +1,8 @@
-"""Does it learn? CartPole until solved; Snake until its reference scores, and the same policies on other grids."""
+"""Does it learn? The family on CartPole until solved; Snake until its reference scores, and on other grids.
 
-import statistics
+The picture of all curves is written to `learning.png` in the folder the benchmark was started in.
+"""
+
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,8 +10,10 @@ from typing import Any, NamedTuple
 from hotloop.bench.measure import Result, Row, machine
 from hotloop.progress import Reporter
 
-CARTPOLE_SEEDS = 5
-SNAKE_SEEDS, SNAKE_STEPS, SNAKE_EVERY = 4, 200_000, 10_000
+SEEDS = 5
+FAMILY = ("dqn", "double", "dueling", "per", "c51", "qrdqn", "iqn", "rainbow", "munchausen", "pqn")
+SNAKE_EVERY = 20_000
+PICTURE = "learning.png"
 NEW_EPISODES = 10_000
 """Seeds from here on are for episodes that training never saw."""
 
@@ -18,66 +22,122 @@ class Reference(NamedTuple):
     """Mean scores that were reached elsewhere: after 3,000 episodes, and by that policy on other grids."""
 
     score: float
+    steps: int  # how long ours is trained for it
     grids: dict[int, float]
 
 
+class Curve(NamedTuple):
+    """What the evaluations of a preset said: the interquartile mean over seeds and its interval."""
+
+    env_steps: list[int]
+    middle: list[float]
+    interval: list[tuple[float, float]]
+
+
 SNAKE = {
-    "snake": Reference(25.4, {8: 20.0, 10: 26.4, 15: 45.1, 20: 52.3}),
-    "snake_basic": Reference(16.8, {}),
+    "snake": Reference(25.4, 200_000, {8: 20.0, 10: 26.4, 15: 45.1, 20: 52.3}),
+    "snake_basic": Reference(16.8, 200_000, {}),
+    "snake_rainbow": Reference(37.2, 1_000_000, {}),
 }
 
 
 def run(reporter: Reporter) -> Result:
-    """Train each preset, then play 100 greedy episodes that training never saw."""
+    """Train each preset with several seeds, then play 100 greedy episodes that training never saw."""
     result = Result("learning", {})
+    curves: dict[str, Curve] = {}
     with tempfile.TemporaryDirectory() as folder:
-        _cartpole(result, Path(folder), reporter)
+        for number, preset in enumerate(FAMILY):
+            curves[preset] = _cartpole(result, preset, Path(folder), reporter)
+            reporter.show(number + 1, len(FAMILY), {"presets on CartPole": preset})
         for preset, reference in SNAKE.items():
-            _snake(result, preset, reference, Path(folder), reporter)
-    result.settings = machine()
+            curves[preset] = _snake(result, preset, reference, Path(folder), reporter)
+    _draw(curves, Path(PICTURE))
+    result.settings = {**machine(), "seeds": SEEDS, "picture": PICTURE}
     return result
 
 
-def _cartpole(result: Result, folder: Path, reporter: Reporter) -> None:
+def _cartpole(result: Result, preset: str, folder: Path, reporter: Reporter) -> Curve:
+    """All seeds in one program, until their interquartile mean is solved; of each, when it first was."""
     import hotloop
 
-    solved, steps = 0, []
-    goal = hotloop.load_spec("cartpole").stop.return_at_least
-    for seed in range(CARTPOLE_SEEDS):
-        done = hotloop.train("cartpole", out=folder / str(seed), seed=seed)
-        score = hotloop.load(done).evaluate(episodes=100, seed=NEW_EPISODES + seed)["return_mean"]
-        solved += "solved" in done.stopped
-        steps.append(done.env_steps)
-        note = f"{done.stopped}; best weights on 100 new episodes: {score:.1f}; {done.seconds:.1f} s"
-        result.rows.append(Row(f"cartpole/seed-{seed}", done.env_steps, "env steps", note=note))
-        reporter.show(seed + 1, CARTPOLE_SEEDS, {"solved": solved})
-    note = f"{solved} of {CARTPOLE_SEEDS} seeds reach {goal:g}"
-    result.rows.append(Row("cartpole/median", statistics.median(steps), "env steps", note=note))
+    goal = hotloop.load_spec(preset).stop.return_at_least or 0.0
+    with reporter.busy(f"training {preset} on CartPole"):
+        done = hotloop.train(preset, out=folder / preset, seeds=SEEDS)
+    rows = _evaluations(done)
+    reached = [_first(rows, index, "return_mean", goal) for index in range(SEEDS)]
+    new = [_on_new_episodes(done, seed)["return_mean"] for seed in done.seeds]
+    note = f"{done.stopped}; {sum(map(bool, reached))} of {SEEDS} seeds reach {goal:g}, after "
+    note += ", ".join(f"{steps // 1000}k" if steps else "never" for steps in reached)
+    note += f"; best weights on 100 new episodes: {', '.join(f'{score:.0f}' for score in new)}; "
+    note += f"{done.seconds:.0f} s for all seeds, compiling included"
+    result.rows.append(Row(f"cartpole/{preset}", done.env_steps, "env steps a seed", note=note))
+    return _curve(rows, "return")
 
 
-def _snake(result: Result, preset: str, reference: Reference, folder: Path, reporter: Reporter) -> None:
+def _snake(result: Result, preset: str, reference: Reference, folder: Path, reporter: Reporter) -> Curve:
     """All seeds in one program; of each, when it first reached the reference score."""
     import hotloop
-    from hotloop.runs import metrics
 
-    overrides = {"seeds": SNAKE_SEEDS, "stop.steps": SNAKE_STEPS, "evaluation.every": SNAKE_EVERY}
+    overrides = {"seeds": SEEDS, "stop.steps": reference.steps, "evaluation.every": SNAKE_EVERY}
     with reporter.busy(f"training {preset}"):
         done = hotloop.train(preset, out=folder / preset, **overrides)
-    rows = [row for row in metrics.read(done.path / "metrics.jsonl") if row["kind"] == "eval"]
+    rows = _evaluations(done)
     for index, seed in enumerate(done.seeds):
-        reached = _first(rows, index, reference.score)
-        last = hotloop.load(done, which=f"seed-{seed}").evaluate(episodes=100, seed=NEW_EPISODES + seed)
+        reached = _first(rows, index, "score_mean", reference.score)
         when = f"first reached {reference.score} after {reached:,} env steps" if reached else "never reached it"
-        note = f"foods in 100 new episodes after {SNAKE_STEPS:,} env steps; reference {reference.score}; {when}"
-        result.rows.append(Row(f"{preset}/seed-{seed}", last["score_mean"], "foods", note=note))
-    figures = f"IQM over {SNAKE_SEEDS} seeds {rows[-1]['score_iqm']:.1f}, interval "
-    figures += "–".join(f"{bound:.1f}" for bound in rows[-1]["score_interval"])
-    result.rows.append(Row(f"{preset}/all", rows[-1]["score_mean"], "foods", note=f"{figures}; {done.seconds:.0f} s"))
+        note = f"foods in 100 new episodes after {reference.steps:,} env steps; reference {reference.score}; {when}"
+        result.rows.append(Row(f"{preset}/seed-{seed}", _on_new_episodes(done, seed)["score_mean"], "foods", note=note))
+    curve = _curve(rows, "score")
+    low, high = curve.interval[-1]
+    figures = f"interval over {SEEDS} seeds {low:.1f}–{high:.1f}; {done.seconds:.0f} s"
+    result.rows.append(Row(f"{preset}/IQM", curve.middle[-1], "foods", note=figures))
     for grid, score in reference.grids.items():
         agent = hotloop.load(done, **{"env.options.grid": grid})
         seen = agent.evaluate(episodes=100, seed=NEW_EPISODES)["score_mean"]
         result.rows.append(Row(f"{preset}/grid-{grid}", seen, "foods", note=f"best weights; reference {score}"))
+    return curve
 
 
-def _first(rows: list[dict[str, Any]], index: int, score: float) -> int | None:
-    return next((row["env_steps"] for row in rows if row["by_seed"]["score_mean"][index] >= score), None)
+def _evaluations(done: Any) -> list[dict[str, Any]]:
+    from hotloop.runs import metrics
+
+    return [row for row in metrics.read(done.path / "metrics.jsonl") if row["kind"] == "eval"]
+
+
+def _on_new_episodes(done: Any, seed: int) -> dict[str, float]:
+    import hotloop
+
+    return hotloop.load(done, which=f"seed-{seed}").evaluate(episodes=100, seed=NEW_EPISODES + seed)
+
+
+def _curve(rows: list[dict[str, Any]], figure: str) -> Curve:
+    return Curve(
+        [row["env_steps"] for row in rows],
+        [row[f"{figure}_iqm"] for row in rows],
+        [tuple(row[f"{figure}_interval"]) for row in rows],
+    )
+
+
+def _first(rows: list[dict[str, Any]], index: int, figure: str, goal: float) -> int | None:
+    return next((row["env_steps"] for row in rows if row["by_seed"][figure][index] >= goal), None)
+
+
+def _draw(curves: dict[str, Curve], path: Path) -> None:
+    """A small picture for each preset, all CartPoles to one scale."""
+    from matplotlib.figure import Figure
+
+    columns, rows = 5, -(-len(curves) // 5)
+    figure = Figure(figsize=(13, 2.6 * rows), layout="constrained")
+    for number, (name, curve) in enumerate(curves.items()):
+        axes = figure.add_subplot(rows, columns, number + 1)
+        steps = [step / 1000 for step in curve.env_steps]
+        low, high = ([bounds[end] for bounds in curve.interval] for end in (0, 1))
+        axes.fill_between(steps, low, high, alpha=0.25, linewidth=0)
+        axes.plot(steps, curve.middle)
+        goal, top = (SNAKE[name].score, None) if name in SNAKE else (475, 510)
+        axes.axhline(goal, color="grey", linewidth=0.8, linestyle=":")
+        axes.set_title(name, fontsize=10)
+        axes.set_ylim(0, top)
+    figure.supxlabel("thousand env steps", fontsize=10)
+    figure.supylabel("return, or foods of Snake: IQM over seeds and its interval", fontsize=10)
+    figure.savefig(path, dpi=110)

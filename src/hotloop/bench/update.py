@@ -67,7 +67,8 @@ def hotloop_updates(spec: Spec) -> Callable[[], None]:
     batches = Item(*(jnp.asarray(array) for array in _batches(spec)))
 
     def update(state: Any, batches: Any, env_steps: jax.Array) -> Any:
-        return engine.update(state, batches, engine.learning_rate(env_steps))
+        key = jax.random.fold_in(jax.random.key(0), state.updates) if engine.is_random else None
+        return engine.update(state, batches, engine.learning_rate(env_steps), None, key)
 
     compiled = jax.jit(update, donate_argnums=0)
     state = engine.init(jax.random.key(0))

@@ -23,7 +23,7 @@ class DeviceSession:
     def __init__(self, pipeline: Fused, seeds: list[int], advance: Callable[..., FusedState] | None = None) -> None:
         """`advance` stands in for the compiled program that runs blocks."""
         self.pipeline, self.spec, self.seeds = pipeline, pipeline.spec, seeds
-        self.axis = SeedAxis(len(seeds))
+        self.axis = SeedAxis(len(seeds), self.spec.devices)
         self.spans = Spans("log")
         self._advance: Any = advance
 

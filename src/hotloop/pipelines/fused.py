@@ -69,7 +69,7 @@ def pipeline(spec: Spec, env: DeviceEnv, engine: JaxEngine) -> Any:
     if spec.replay.sequence is not None:
         from hotloop.pipelines.recurrent import Recurrent
 
-        return Recurrent(spec, env, engine)
+        return Recurrent(spec, env, engine)  # type: ignore[arg-type]
     return Fused(spec, env, engine)
 
 

@@ -17,26 +17,31 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 class SeedAxis:
-    """The leading axis of every array of a run with several seeds; with one seed there is none."""
+    """The leading axis of every array of a run with several seeds; with one seed there is none.
 
-    def __init__(self, count: int) -> None:
+    One seed may have its batches split over `devices`: its state then lies on each of them.
+    """
+
+    def __init__(self, count: int, devices: int = 1) -> None:
         self.count = count
         self.num_devices = min(count, len(jax.devices()))
         self.rows = -(-count // self.num_devices) * self.num_devices if count > 1 else 1
         self._mesh = Mesh(np.array(jax.devices()[: self.num_devices]), ("seed",))
         self._spec = PartitionSpec("seed")
         self._sharding = NamedSharding(self._mesh, self._spec) if count > 1 else None
+        everywhere = Mesh(np.array(jax.devices()[:devices]), ("batch",)) if devices > 1 else None
+        self._everywhere = NamedSharding(everywhere, PartitionSpec()) if everywhere is not None else None
 
     def jit(self, function: Callable[..., Any]) -> Any:
         """Jit a function of one seed as a function of all of them."""
         if self._sharding is None:
-            return jax.jit(function)
+            return jax.jit(function, **self._placed())
         return self._shared(lambda *args: jax.lax.map(lambda one: function(*one), args))
 
     def jit_in_place(self, function: Callable[[Any, Any], Any]) -> Any:
         """Jit `state = function(state, argument)` for all seeds, with room for one seed more than they take."""
         if self._sharding is None:
-            return jax.jit(function, donate_argnums=0)
+            return jax.jit(function, donate_argnums=0, **self._placed())
 
         def every(states: Any, arguments: Any) -> Any:
             def one(i: jax.Array, states: Any) -> Any:
@@ -63,7 +68,7 @@ class SeedAxis:
     def put(self, state: Any) -> Any:
         """Bring a loaded state, without idle seeds, to the devices."""
         if self._sharding is None:
-            return state
+            return state if self._everywhere is None else jax.device_put(state, self._everywhere)
         places = [*range(self.count), *[0] * (self.rows - self.count)]
         return jax.device_put(jax.tree.map(lambda leaf: np.asarray(leaf)[places], state), self._sharding)
 
@@ -74,7 +79,7 @@ class SeedAxis:
     def seed(self, arrays: Any, index: int) -> Any:
         """What belongs to one seed, on the first device."""
         if self._sharding is None:
-            return arrays
+            return arrays if self._everywhere is None else jax.device_put(arrays, jax.devices()[0])
         return jax.device_put(jax.tree.map(lambda leaf: leaf[index], arrays), jax.devices()[0])
 
     def shapes(self, template: Any) -> Any:
@@ -84,6 +89,11 @@ class SeedAxis:
     def kept_shapes(self, template: Any) -> Any:
         """Shapes of what is kept on disk, given those of one seed."""
         return self._with_axis(template, self.count)
+
+    def _placed(self) -> dict[str, Any]:
+        """Where arguments and results lie, if that is not left to JAX."""
+        place = self._everywhere
+        return {} if place is None else {"in_shardings": place, "out_shardings": place}
 
     def _with_axis(self, template: Any, rows: int) -> Any:
         if self._sharding is None:

@@ -99,7 +99,7 @@ def _what_costs(report: dict[str, Any]) -> list[str]:
     stages = sorted((s for s in report["stages"] if s["stage"] != "rest"), key=lambda stage: -stage["share"])
     first, second = stages[0], stages[1]
     learning = sum(s["share"] for s in stages if s["stage"] in ("target", "forward", "backward", "optimiser"))
-    acting = sum(s["share"] for s in stages if s["stage"] in ("select", "env step", "insert", "sample"))
+    acting = sum(s["share"] for s in stages if s["stage"] in ("select", "env step", "insert", "sample", "priorities"))
     return [
         f"the dearest stage is {first['stage']} ({first['share']:.0%}), then {second['stage']} "
         f"({second['share']:.0%}); "

@@ -62,10 +62,12 @@ def _in_order(seconds: dict[str, list[float]]) -> Stages:
     fused, update = seconds.pop(FUSED), seconds.pop(UPDATE)
     gradient, forward = seconds.pop("gradient"), seconds["forward"]
     parts = {name: seconds.pop(name) for name in list(seconds) if name.startswith("env step: ")}
-    optimiser = seconds.pop("optimiser")
+    optimiser, priorities = seconds.pop("optimiser"), seconds.pop("priorities", None)
     seconds.setdefault("target", [0.0] * len(fused))  # a rule without a target net
     seconds["backward"] = [max(both - one, 0.0) for both, one in zip(gradient, forward, strict=True)]
     seconds["optimiser"] = optimiser
+    if priorities is not None:
+        seconds["priorities"] = priorities
     return Stages(seconds, parts, update, fused)
 
 
@@ -85,7 +87,7 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
     frozen = jax.jit(jax.vmap(lambda batch: engine.frozen_batches(learner.target, batch, drawn)))(batches)
     first = jax.tree.map(lambda leaf: leaf[0, 0], (batches, frozen))
     in_one = jax.tree.map(lambda leaf: leaf[0], frozen)
-    slope = jax.jit(lambda: engine.gradient(learner.params, *first, key=drawn)[0])()
+    slope = jax.jit(lambda: engine.gradient(learner.params, first[0], first[1], None, drawn)[0])()
     gradients = jnp.stack([slope, 0.5 * slope])
 
     def turn(i: Any, inputs: Any) -> Any:
@@ -99,22 +101,28 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
         moved = engine.move_target(learner._replace(target=carry[0]), jnp.int32(i % 2))
         return moved.target, engine.frozen_batches(moved.target, turn(i, batches), drawn)
 
+    tree = engine.layout.unflatten(learner.params)
+
     def forward(i: Any, _: Any) -> Any:
         def one(_: Any, batch: Any) -> Any:
-            loss, (td_B, q) = engine.loss(engine.layout.unflatten(learner.params), *batch, key=drawn)
+            loss, (td_B, q) = engine.loss(tree, batch[0], batch[1], None, drawn)
             return (loss, td_B, q), None
 
         return jax.lax.scan(one, (jnp.float32(0), jnp.zeros(shape[1]), jnp.float32(0)), turn(i, (batches, frozen)))[0]
 
     def gradient(i: Any, carry: Any) -> Any:
         def one(_: Any, batch: Any) -> Any:
-            return engine.gradient(learner.params, *batch, key=drawn), None
+            return engine.gradient(learner.params, batch[0], batch[1], None, drawn), None
 
         return jax.lax.scan(one, carry, turn(i, (batches, frozen)))[0]
 
     def optimiser(i: Any, carry: Any) -> Any:
         rate = engine.learning_rate(state.env_steps + i)  # of the turn: a constant would make a faster program
         return engine.step(carry[0], carry[1], turn(i, gradients), jnp.float32(0), rate)[:2]
+
+    def priorities(i: Any, tree: Any) -> Any:
+        drawn = turn(i, draws)
+        return pipeline.prioritize(tree, drawn, drawn.batches.r_t, True)
 
     env_states, obs, actions = pool
     start = jax.tree.map(lambda leaf: leaf[0], env_states)
@@ -138,7 +146,7 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
             )
             for name, part in (env.parts() if isinstance(env, Parted) else {}).items()
         },
-        "insert": (lambda i, kept: pipeline.keep(*kept, items), (state.ring, state.priorities), 1),
+        "insert": (lambda i, kept: pipeline.keep(kept[0], kept[1], items), (state.ring, state.priorities), 1),
         "sample": (
             lambda i, _: pipeline.sample(state.ring, state.priorities, at(i), state.env_steps),
             jax.tree.map(lambda leaf: leaf[0], draws),
@@ -146,8 +154,13 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
         ),
         **({"target": (target, (learner.target, in_one), 1)} if engine.has_target else {}),
         "forward": (forward, (jnp.float32(0), jnp.zeros(shape[1]), jnp.float32(0)), 1),
-        "gradient": (gradient, jax.eval_shape(lambda: engine.gradient(learner.params, *first, key=drawn)), 1),
+        "gradient": (
+            gradient,
+            jax.eval_shape(lambda: engine.gradient(learner.params, first[0], first[1], None, drawn)),
+            1,
+        ),
         "optimiser": (optimiser, (learner.params, learner.optimizer), block.updates),
+        **({"priorities": (priorities, state.priorities, 1)} if pipeline.sampling else {}),
         UPDATE: (
             lambda i, s: engine.update(s, turn(i, batches), engine.learning_rate(state.env_steps + i), None, drawn)[0],
             learner,

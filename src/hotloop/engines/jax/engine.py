@@ -66,7 +66,9 @@ class JaxEngine:
         self.layout = Layout(params)
         self._measured = self._where_measured()
         self._by_batch = _sharding(spec.devices)
-        q_shape = jax.eval_shape(self.q_values, jax.ShapeDtypeStruct((self.layout.size,), jnp.float32), self._obs_1).shape
+        q_shape = jax.eval_shape(
+            self.q_values, jax.ShapeDtypeStruct((self.layout.size,), jnp.float32), self._obs_1
+        ).shape
         if q_shape != (1, num_actions):
             raise ValueError(
                 f"the network returns shape {q_shape} for one observation, expected (1, {num_actions}): "
@@ -77,10 +79,9 @@ class JaxEngine:
         """Fresh weights; the target net starts as a copy of them."""
         params = self.layout.flatten(self._network.init(key, self._obs_1))
         target = jnp.array(params, copy=True) if self.has_target else jnp.zeros((0,), jnp.float32)
-        counters = [jnp.zeros((), jnp.int32) for _ in range(3)]  # buffers of their own: each is donated
-        is_half = self.spec.precision == "float16"
-        scale = LossScale(jnp.float32(FIRST_LOSS_SCALE), jnp.zeros((), jnp.int32)) if is_half else ()
-        return LearnerState(params, target, self._direction.init(params), *counters, scale)
+        updates, skipped, in_a_row, held = (jnp.zeros((), jnp.int32) for _ in range(4))  # each is donated by itself
+        scale = LossScale(jnp.float32(FIRST_LOSS_SCALE), held) if self.spec.precision == "float16" else ()
+        return LearnerState(params, target, self._direction.init(params), updates, skipped, in_a_row, scale)
 
     @property
     def has_target(self) -> bool:
@@ -192,9 +193,7 @@ class JaxEngine:
         if soft is None:
             return Frozen(values_t, None)
         q_tm1_BA = self._estimates.q(self.estimate(params, batch.s_tm1, mode.part(1)).values)
-        log_policy_B = targets.value_of(
-            targets.log_policy(q_tm1_BA, soft.temperature, xp=jnp), batch.a_tm1, xp=jnp
-        )
+        log_policy_B = targets.value_of(targets.log_policy(q_tm1_BA, soft.temperature, xp=jnp), batch.a_tm1, xp=jnp)
         return Frozen(values_t, soft.alpha * jnp.clip(log_policy_B, soft.clip, 0.0))
 
     def loss(
@@ -291,6 +290,7 @@ class JaxEngine:
         for name, (start, end, _) in self.layout.spans().items():
             mask[start:end] = name.rpartition("/")[2] in RUNNING
         return mask if mask.any() else None
+
     def move_target(self, state: LearnerState, times: jax.Array) -> LearnerState:
         """Mix the online net into the target net `times` times (0 leaves it as it is)."""
         if not self.has_target:

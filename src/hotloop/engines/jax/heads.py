@@ -56,7 +56,7 @@ def iqn(spec: IqnHead, num_actions: int, scheme: str = "default") -> Functions:
         if mode.key is None:
             tau_BN = jnp.broadcast_to(_midpoints(count), (batch, count))
         else:
-            tau_BN = jax.random.uniform(mode.part(0).key, (batch, count))
+            tau_BN = jax.random.uniform(jax.random.fold_in(mode.key, 0), (batch, count))
         cosines = jnp.cos(tau_BN.reshape(-1, 1) * waves)
         embedded = embedding(width).apply(params["embedding"], cosines)
         mixed_BNF = features_BF[:, None] * embedded.reshape(batch, count, width)
@@ -70,7 +70,9 @@ def _midpoints(count: int) -> jax.Array:
     return (jnp.arange(count, dtype=jnp.float32) + 0.5) / count
 
 
-def _streams(spec: ScalarHead | C51Head | QuantileHead | IqnHead, num_actions: int, atoms: int, scheme: str) -> Functions:
+def _streams(
+    spec: ScalarHead | C51Head | QuantileHead | IqnHead, num_actions: int, atoms: int, scheme: str
+) -> Functions:
     """Features to (B, A, atoms): one stack of layers, or a value and centred advantages."""
 
     def layers(outputs: int) -> Functions:

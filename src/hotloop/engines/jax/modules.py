@@ -211,7 +211,7 @@ def _layer_norm(params: Params, x: jax.Array, mode: Mode) -> jax.Array:
 def _batch_norm(params: Params, x: jax.Array, mode: Mode) -> jax.Array:
     wide, running = x.astype(jnp.float32), [params[name].astype(jnp.float32) for name in RUNNING]
     if mode.role != "learn":
-        return _normalized(params, wide, *running, x.dtype)
+        return _normalized(params, wide, running[0], running[1], x.dtype)
     axes = tuple(range(x.ndim - 1))
     mean, variance = jnp.mean(wide, axes), jnp.var(wide, axes)
     count = wide.size // wide.shape[-1]

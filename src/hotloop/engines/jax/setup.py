@@ -36,7 +36,8 @@ def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, Any]:
     elif _already_running():
         said = "as this process started JAX"
     else:
-        multi, devices = "true" if threads > 1 else "false", min(spec.seeds, os.cpu_count() or 1)
+        multi = "true" if threads > 1 else "false"
+        devices = max(min(spec.seeds, os.cpu_count() or 1), spec.devices)
         # First of all: what follows a flag without dashes is not read.
         more = f"--{_DEVICES}={devices} " if devices > 1 and _DEVICES not in flags else ""
         os.environ["XLA_FLAGS"] = f"{more}{flags} --{_EIGEN}={multi} {_INTRA}={threads}".strip()

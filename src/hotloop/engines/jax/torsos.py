@@ -54,9 +54,7 @@ def _flat_features(obs_B: Any) -> jax.Array:
 def _image(obs_B: jax.Array, spec: Cnn | Impala) -> jax.Array:
     """Images (B, H, W, C) of numbers around one."""
     if obs_B.ndim != 4:
-        raise ValueError(
-            f"the {spec.kind} torso needs images with 3 axes ({spec.layout}), got shape {obs_B.shape[1:]}"
-        )
+        raise ValueError(f"the {spec.kind} torso needs images with 3 axes ({spec.layout}), got shape {obs_B.shape[1:]}")
     scaled = obs_B.astype(jnp.float32) / 255 if obs_B.dtype == jnp.uint8 else obs_B.astype(jnp.float32)
     return scaled.transpose(0, 2, 3, 1) if spec.layout == "CHW" else scaled
 

@@ -30,7 +30,7 @@ HEADS: Mapping[str, Entry] = {
     "iqn": Entry("hotloop.engines.jax.heads:iqn", "quantiles of the return at drawn fractions (IQN)"),
 }
 ENGINES: Mapping[str, Entry] = {
-    "jax": Entry("hotloop.engines.jax.engine:JaxEngine", "XLA; flat vectors; K gradient steps a call"),
+    "jax": Entry("hotloop.engines.jax.engine:make_engine", "XLA; flat vectors; K gradient steps a call"),
 }
 PIPELINES: Mapping[str, Entry] = {
     "fused": Entry("hotloop.pipelines.fused:pipeline", "envs, acting, replay and updates in one XLA program"),

@@ -214,7 +214,7 @@ class Impala(_Section):
 
 
 class Core(_Section):
-    """Memory between torso and head: what was seen earlier in the episode. Learns from sequences (`replay.sequence`)."""
+    """Memory between torso and head, of what was seen earlier in the episode. Learns from `replay.sequence`."""
 
     kind: Literal["lstm", "gru"] = "lstm"
     """Long short-term memory, or gated recurrent unit."""
@@ -658,6 +658,11 @@ class Spec(_Section):
                 soft is not None and isinstance(head, C51Head),
                 "target.munchausen with head c51: a mean over actions of distributions that were moved apart has no "
                 "fixed atoms; use scalar, qr or iqn",
+            ),
+            (
+                soft is not None and self.env.action_mask,
+                "target.munchausen with env.action_mask: the policy at the state before is not known without its mask; "
+                "use one of the two",
             ),
             (
                 isinstance(head, QuantileHead | IqnHead) and self.loss.kind == "mse",

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from hotloop import registry
-from hotloop.engines.jax.modules import sequential
+from hotloop.engines.jax.engine import JaxEngine
 from hotloop.registry import BENCHES, ENGINES, ENVS, HEADS, PIPELINES, TORSOS, Entry
-from hotloop.spec import Cnn, DuelingHead, Mlp, Network, ScalarHead
+from hotloop.spec import C51Head, Cnn, Impala, IqnHead, Mlp, Network, QuantileHead, ScalarHead, Spec
 
 REGISTRIES: dict[str, Mapping[str, Entry]] = {
     "env": ENVS,
@@ -30,8 +30,16 @@ BATCH, ACTIONS = 3, 4
 TORSO_SECTIONS = {
     "mlp": (Mlp(hidden=(6,)), (5,)),
     "cnn": (Cnn(kind="cnn", channels=(4,), kernels=(3,), strides=(1,), hidden=(6,)), (6, 5, 2)),
+    "impala": (Impala(kind="impala", channels=(3, 4), blocks=1, hidden=(6,)), (6, 5, 2)),
 }
-HEAD_SECTIONS = {"scalar": ScalarHead(), "dueling": DuelingHead(kind="dueling", hidden=(5,))}
+HEAD_SECTIONS = {
+    "scalar": ScalarHead(),
+    "c51": C51Head(kind="c51", atoms=7),
+    "qr": QuantileHead(kind="qr", quantiles=3),
+    "iqn": IqnHead(kind="iqn", cosines=5, acting_taus=4),
+}
+COMPOSITIONS = [(torso, head, {}) for torso, head in product(TORSOS, HEADS)]
+COMPOSITIONS += [("mlp", head, {"dueling": True, "hidden": (5,)}) for head in HEADS]
 
 
 @pytest.mark.parametrize(("what", "name"), ENTRIES)
@@ -61,23 +69,21 @@ def test_what_a_spec_can_name_is_what_is_registered() -> None:
     assert _kinds("head") == set(HEADS) == set(HEAD_SECTIONS)
 
 
-@pytest.mark.parametrize(("torso", "head"), list(product(TORSOS, HEADS)))
-def test_every_torso_and_head_compose_to_one_q_value_per_action(torso: str, head: str) -> None:
+@pytest.mark.parametrize(("torso", "head", "fields"), COMPOSITIONS)
+def test_every_torso_and_head_compose_to_one_q_value_per_action(torso: str, head: str, fields: dict[str, Any]) -> None:
     section, shape = TORSO_SECTIONS[torso]
-    network = sequential(
-        torso=registry.load(TORSOS, torso, "torso")(section),
-        head=registry.load(HEADS, head, "head")(HEAD_SECTIONS[head], ACTIONS),
-    )
+    head_section: Any = HEAD_SECTIONS[head].model_copy(update=fields)
+    network = Network(torso=section, head=head_section)
+    engine = JaxEngine(Spec(network=network), jax.ShapeDtypeStruct(shape, np.float32), ACTIONS)
     random = np.random.default_rng(0)
     obs_B = random.normal(size=(BATCH, *shape)).astype(np.float32)
-    shapes = jax.eval_shape(network.init, jax.random.key(0), obs_B)
-    params = jax.tree.map(lambda leaf: random.normal(size=leaf.shape).astype(leaf.dtype), shapes)
-    q_BA = np.asarray(jax.jit(network.apply)(params, obs_B))
+    params = random.normal(size=engine.layout.size).astype(np.float32)
+    q_BA = np.asarray(jax.jit(engine.q_values)(params, obs_B))
     assert (q_BA.shape, q_BA.dtype) == ((BATCH, ACTIONS), np.float32)
     assert np.isfinite(q_BA).all()
     assert np.ptp(q_BA, axis=0).min() > 0, "Q-values depend on the observation"
     assert np.ptp(q_BA, axis=1).min() > 0, "and on the action"
-    one_by_one = np.concatenate([network.apply(params, obs_B[i : i + 1]) for i in range(BATCH)])
+    one_by_one = np.concatenate([engine.q_values(params, obs_B[i : i + 1]) for i in range(BATCH)])
     np.testing.assert_allclose(q_BA, one_by_one, rtol=1e-4, atol=1e-5)
 
 

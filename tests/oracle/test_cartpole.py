@@ -116,6 +116,22 @@ def test_a_reset_starts_near_the_upright_like_gymnasiums() -> None:
     np.testing.assert_allclose(np.std(obs, axis=0), 0.1 / 12**0.5, rtol=0.05)
 
 
+def test_positions_are_the_same_cartpole_seen_without_its_speeds() -> None:
+    every, positions = CartPole(), CartPole(observe="positions")
+    state, obs = every.reset(jax.random.key(2))
+    same, seen = positions.reset(jax.random.key(2))
+    for action in (1, 1, 0, 1):
+        np.testing.assert_array_equal(same.physics, state.physics)
+        np.testing.assert_array_equal(seen, [obs[0], obs[2]])
+        state, obs, *_ = every.step(state, action, jax.random.key(0))
+        same, seen, *_ = positions.step(same, action, jax.random.key(0))
+    low, high = positions.obs_spec.low, positions.obs_spec.high
+    assert (positions.obs_spec.shape, seen.dtype) == ((2,), np.float32)
+    np.testing.assert_allclose([low, high], [[-2 * X_LIMIT, -2 * ANGLE_LIMIT], [2 * X_LIMIT, 2 * ANGLE_LIMIT]])
+    with pytest.raises(TypeError, match="observe is 'speeds', expected all or positions"):
+        CartPole(observe="speeds")
+
+
 # -- the vector step ----------------------------------------------------------------------------------
 
 FALLEN, TIMED_OUT, GOING_ON = 0, 1, 2

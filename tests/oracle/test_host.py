@@ -58,7 +58,7 @@ def test_every_stored_row_is_a_real_step_of_one_episode(mode, pipeline, storage)
     for _ in range(60):
         session.advance(1)
         rows = stored(session)
-        for before, action, reward, discount, after in zip(*rows, strict=True):
+        for before, action, reward, discount, after in zip(*rows[:5], strict=True):
             (env, episode, t), (next_env, next_episode, next_t) = before, after
             length = LENGTHS[int(episode + env) % len(LENGTHS)]
             assert (next_env, next_episode, next_t) == (env, episode, t + 1), "one step of the same episode"

@@ -117,11 +117,11 @@ def test_importance_weights_scale_the_loss_of_each_sample():
         np.full(4, 0.9, np.float32),
         random.normal(size=(4, 3)).astype(np.float32),
     )
-    q_t = engine.q_values(state.target, batch.s_t)
+    frozen = engine.frozen(state.target, batch)
     weight = np.array([1.0, 0.0, 0.5, 0.25], np.float32)
-    gradient, loss, _, _ = engine.gradient(state.params, batch, q_t, weight)
+    gradient, loss, _, _ = engine.gradient(state.params, batch, frozen, weight)
     alone = [
-        engine.gradient(state.params, jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], batch), q_t[i : i + 1])
+        engine.gradient(state.params, *jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], (batch, frozen)))
         for i in range(4)
     ]
     np.testing.assert_allclose(gradient, sum(w * g for w, (g, *_) in zip(weight, alone, strict=True)) / 4, atol=1e-6)

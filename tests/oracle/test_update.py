@@ -324,7 +324,10 @@ class Reference:
     def update(self, batches: Item, rate: float) -> dict[str, Any]:
         said: dict[str, Any] = {"td": [], "loss": [], "grad_norm": [], "q": []}
         for k in range(batches.r_t.shape[0]):
-            batch = Item(*(leaf[k].astype(leaf.dtype if leaf.dtype == np.int32 else np.float64) for leaf in batches))
+            batch = jax.tree.map(
+                lambda leaf: leaf[k].astype(leaf.dtype if leaf.dtype == np.int32 else np.float64),  # noqa: B023
+                batches,
+            )
             target = batch.r_t + batch.discount_t * self.value(batch.s_t)
             td, loss, q = self.loss(self.params, batch, target)
             gradient = np.zeros_like(self.params)

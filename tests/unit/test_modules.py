@@ -15,10 +15,10 @@ import torch
 import hotloop
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.engines.jax.flat import Layout
-from hotloop.engines.jax.heads import dueling, scalar
+from hotloop.engines.jax.heads import scalar
 from hotloop.engines.jax.torsos import cnn, mlp
 from hotloop.replay.ring import Item
-from hotloop.spec import Cnn, DuelingHead, Mlp, ScalarHead, Spec
+from hotloop.spec import Cnn, Mlp, ScalarHead, Spec
 from hotloop.spec_reading import SpecError, parse_value
 
 KEY = jax.random.key(7)
@@ -32,7 +32,7 @@ def built(module: Any, inputs: Any) -> tuple[Any, Any]:
     """Some parameters for a module, and its output for these inputs."""
     shapes = jax.eval_shape(module.init, KEY, inputs)
     params = jax.tree.map(lambda leaf: normal(*leaf.shape, seed=1) * 0.3, shapes)
-    return params, np.asarray(jax.jit(module.apply)(params, inputs))
+    return params, jax.tree.map(np.asarray, jax.jit(module.apply)(params, inputs))
 
 
 # -- torsos -------------------------------------------------------------------------------------------
@@ -122,14 +122,15 @@ def test_initial_weights_are_uniform_within_pytorchs_bound() -> None:
 
 def test_the_scalar_head_is_one_linear_layer() -> None:
     features_BF = normal(4, 6)
-    params, q_BA = built(scalar(ScalarHead(), 3), features_BF)
+    params, (q_BA, tau) = built(scalar(ScalarHead(), 3), features_BF)
+    assert tau is None
     np.testing.assert_allclose(q_BA, features_BF @ params["dense_0"]["kernel"] + params["dense_0"]["bias"], rtol=1e-5)
 
 
 @pytest.mark.parametrize("hidden", [(), (8,)])
 def test_a_dueling_head_adds_centred_advantages_to_the_value(hidden: Any) -> None:
-    head, features_BF = dueling(DuelingHead(kind="dueling", hidden=hidden), 3), normal(4, 6)
-    params, q_BA = built(head, features_BF)
+    head, features_BF = scalar(ScalarHead(dueling=True, hidden=hidden), 3), normal(4, 6)
+    params, (q_BA, _) = built(head, features_BF)
     value_B1, advantage_BA = (_dense(params[stream], features_BF, len(hidden) + 1) for stream in ("value", "advantage"))
     assert value_B1.shape == (4, 1)
     np.testing.assert_allclose(
@@ -138,7 +139,7 @@ def test_a_dueling_head_adds_centred_advantages_to_the_value(hidden: Any) -> Non
     np.testing.assert_allclose(q_BA.mean(-1), value_B1[:, 0], rtol=1e-5, atol=1e-6)
     last = f"dense_{len(hidden)}"
     params["advantage"][last]["bias"] = params["advantage"][last]["bias"] + 5.0
-    np.testing.assert_allclose(head.apply(params, features_BF), q_BA, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(head.apply(params, features_BF).values, q_BA, rtol=1e-4, atol=1e-5)
 
 
 def _dense(params: Any, x: np.ndarray, layers: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from hotloop.spec import SPEC_VERSION, Cnn, Constant, DuelingHead, Linear, Mlp, Spec
+from hotloop.spec import SPEC_VERSION, Cnn, Constant, EpsilonGreedy, Linear, Mlp, ScalarHead, Spec
 from hotloop.spec_reading import SpecError, json_schema, load_spec, parse_spec, parse_value, preset_names, to_yaml
 
 
@@ -53,7 +53,8 @@ def is_tag(name: str, schema: dict[str, Any]) -> bool:
 
 def test_the_walk_over_the_sections_finds_all_kinds() -> None:
     names = {section.__name__ for section in sections()}
-    assert names >= {"Spec", "Env", "Mlp", "Cnn", "DuelingHead", "Boltzmann", "Periodic", "CustomNetwork", "Guard"}
+    assert names >= {"Spec", "Env", "Mlp", "Cnn", "ScalarHead", "Boltzmann", "Periodic", "CustomNetwork", "Guard"}
+    assert names >= {"Impala", "Core", "C51Head", "QuantileHead", "IqnHead", "Munchausen", "OnPolicy", "Sequence"}
 
 
 @pytest.mark.parametrize("section", sections(), ids=lambda section: section.__name__)
@@ -115,7 +116,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(path: str, near: s
             {"exploration": {"kind": "boltzmann", "temprature": 1}},
             "exploration.temprature: unknown key; did you mean 'temperature'?",
         ),
-        ({"wombat": 1}, "wombat: unknown key; known: description, discount, engine, "),
+        ({"wombat": 1}, "wombat: unknown key; known: description, devices, discount, engine, "),
     ],
 )
 def test_the_known_keys_are_those_of_the_kind_given(data: dict[str, Any], near: str) -> None:
@@ -247,11 +248,11 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown pipeline": ({"pipeline": "fusd"}, "unknown pipeline 'fusd'; did you mean 'fused'?"),
     "an unknown torso": (
         {"network": {"torso": {"kind": "cn"}}},
-        "network.torso.kind: unknown value 'cn'; did you mean 'cnn'? (one of mlp, cnn)",
+        "network.torso.kind: unknown value 'cn'; did you mean 'cnn'? (one of mlp, cnn, impala)",
     ),
     "an unknown head": (
-        {"network": {"head": {"kind": "duelling"}}},
-        "network.head.kind: unknown value 'duelling'; did you mean 'dueling'?",
+        {"network": {"head": {"kind": "c52"}}},
+        "network.head.kind: unknown value 'c52'; did you mean 'c51'? (one of scalar, c51, qr, iqn)",
     ),
     "an unknown target rule": (
         {"target": {"rule": "duble"}},
@@ -273,6 +274,141 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_cannot_be_run_is_refused(what: str) -> None:
     data, message = IMPOSSIBLE[what]
     assert message in refusal(data)
+
+
+ON_POLICY: dict[str, Any] = {"on_policy": {}}
+MEMORY: dict[str, Any] = {"network": {"core": {}}, "replay": {"sequence": {}}}
+# In the order of Spec._combinations: a spec that it refuses, what the message says, and the remedy it ends in.
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"target": {"rule": "double", "munchausen": {}}}, "munchausen with rule: double", "use rule: target"),
+    ({"target": {"munchausen": {}}, "replay": {"n_step": 3}}, "replay.n_step: 3", "use n_step: 1"),
+    (
+        {"target": {"munchausen": {}}, "network": {"head": {"kind": "c51"}}},
+        "munchausen with head c51",
+        "use scalar, qr or iqn",
+    ),
+    (
+        {"target": {"munchausen": {}}, "env": {"action_mask": True}},
+        "target.munchausen with env.action_mask",
+        "use one of the two",
+    ),
+    ({"loss": {"kind": "mse"}, "network": {"head": {"kind": "iqn"}}}, "mse with head iqn", "use huber"),
+    (ON_POLICY | {"replay": {"batch_size": 32}}, "without a replay", "leave replay out"),
+    (ON_POLICY | {"target": {"rule": "double"}}, "without a target net", "leave target out"),
+    (ON_POLICY | {"updates_per_step": 1.0}, "epochs x minibatches", "leave updates_per_step out"),
+    (ON_POLICY | {"network": {"head": {"kind": "c51"}}}, "λ-returns", "use head scalar"),
+    (
+        {"on_policy": {"steps": 5, "minibatches": 3}, "env": {"num_envs": 4}},
+        "on_policy collects 20 transitions",
+        "use another number of these",
+    ),
+    ({"network": {"core": {}}}, "network.core and replay.sequence belong together", "give both or none"),
+    (
+        {"network": {"core": {}, "head": {"kind": "qr"}}, "replay": {"sequence": {}}},
+        "network.core learns with head scalar, without noise and Munchausen",
+        "use those",
+    ),
+    (
+        MEMORY | {"replay": {"sequence": {}, "sampling": {"kind": "prioritized"}}},
+        "sequences that are drawn uniformly",
+        "use sampling: uniform, n_step: 1, normalization: none or layer",
+    ),
+    (
+        {"network": {"torso": {"normalization": "batch"}}, "optimizer": {"accumulate": 2}},
+        "normalization: batch with optimizer.accumulate",
+        "use layer, or accumulate: 1",
+    ),
+    ({"optimizer": {"accumulate": 3}}, "replay.batch_size is 64, which 3 part(s) on 1 device(s)", "use a multiple"),
+    ({"devices": 2, "seeds": 2}, "devices is 2 and seeds is 2", "use one of the two"),
+]
+ALSO_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "qr by mse": ({"loss": {"kind": "mse"}, "network": {"head": {"kind": "qr"}}}, "use huber"),
+    "munchausen by the online net": ({"target": {"rule": "vanilla", "munchausen": {}}}, "use rule: target"),
+    "noise on policy": (ON_POLICY | {"network": {"head": {"noise": 0.5}}}, "use head scalar"),
+    "sequences without memory": ({"replay": {"sequence": {}}}, "give both or none"),
+    "memory and noise": (MEMORY | {"network": {"core": {}, "head": {"noise": 0.5}}}, "use those"),
+    "memory and munchausen": (MEMORY | {"target": {"munchausen": {}}}, "use those"),
+    "memory and n steps": (MEMORY | {"replay": {"sequence": {}, "n_step": 2}}, "normalization: none or layer"),
+    "memory and batch norm": (
+        MEMORY | {"network": {"core": {}, "torso": {"normalization": "batch"}}},
+        "normalization: none or layer",
+    ),
+    "a batch on too many devices": ({"devices": 3}, "use a multiple"),
+    "parts of a batch on too many devices": ({"devices": 16, "optimizer": {"accumulate": 8}}, "use a multiple"),
+    "a minibatch in too many parts": ({"on_policy": {"steps": 3}, "optimizer": {"accumulate": 5}}, "use a multiple"),
+}
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_choices_that_do_not_go_together_are_refused_with_the_remedy(number: int) -> None:
+    data, complaint, remedy = REFUSED[number]
+    message = refusal(data)
+    assert complaint in message
+    assert message.endswith(remedy)
+
+
+def test_every_refused_combination_is_among_the_cases() -> None:
+    assert len(REFUSED) == len(Spec()._combinations())
+    assert not any(is_wrong for is_wrong, _ in Spec()._combinations())
+
+
+@pytest.mark.parametrize("what", ALSO_REFUSED)
+def test_every_part_of_a_refused_combination_is_refused(what: str) -> None:
+    data, remedy = ALSO_REFUSED[what]
+    assert refusal(data).endswith(remedy)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"target": {"munchausen": {}}, "network": {"head": {"kind": "iqn"}}},
+        {"network": {"head": {"kind": "c51"}}, "loss": {"kind": "mse"}},
+        {"network": {"head": {"kind": "qr", "dueling": True, "noise": 0.5}}, "replay": {"n_step": 3}},
+        {"network": {"core": {"kind": "gru"}}, "replay": {"sequence": {"length": 4}}, "target": {"rule": "double"}},
+        {"on_policy": {"steps": 4}, "network": {"torso": {"normalization": "batch"}}},
+        {"optimizer": {"accumulate": 4}, "devices": 2, "precision": "float16"},
+        {"network": {"torso": {"kind": "impala", "normalization": "layer"}, "init": "orthogonal"}},
+    ],
+)
+def test_choices_that_do_go_together_are_accepted_and_survive_being_written(data: dict[str, Any]) -> None:
+    spec = parse_spec(data)
+    assert parse_spec(parse_value(to_yaml(spec))) == spec
+
+
+# -- noise instead of ε -------------------------------------------------------------------------------
+
+
+def test_a_noisy_head_needs_no_epsilon() -> None:
+    noisy: dict[str, Any] = {"network": {"head": {"kind": "c51", "noise": 0.5}}}
+    assert parse_spec(noisy).exploration == EpsilonGreedy(epsilon=Constant(value=0.0))
+    assert Spec(network=parse_spec(noisy).network).exploration == EpsilonGreedy(epsilon=Constant(value=0.0))
+    assert parse_spec({"network": {"head": {"kind": "c51"}}}).exploration == EpsilonGreedy()
+
+
+@pytest.mark.parametrize(
+    "exploration", [{"epsilon": 0.1}, {}, {"kind": "boltzmann", "temperature": 0.5}], ids=["number", "default", "other"]
+)
+def test_exploration_that_is_given_stays_beside_noise(exploration: dict[str, Any]) -> None:
+    plain = parse_spec({"exploration": exploration})
+    noisy = parse_spec({"exploration": exploration, "network": {"head": {"noise": 0.5}}})
+    assert noisy.exploration == plain.exploration
+    assert parse_spec(parse_value(to_yaml(noisy))) == noisy
+
+
+# -- a head that was a kind of its own once -----------------------------------------------------------
+
+
+def test_the_old_spelling_of_a_dueling_head_still_means_the_same() -> None:
+    old = parse_spec({"network": {"head": {"kind": "dueling", "hidden": [5]}}})
+    assert old == parse_spec({"network": {"head": {"kind": "scalar", "dueling": True, "hidden": [5]}}})
+    network: Any = old.network
+    assert network.head == ScalarHead(dueling=True, hidden=(5,))
+    assert parse_value(to_yaml(old))["network"]["head"]["kind"] == "scalar"
+
+
+def test_returns_of_c51_lie_between_two_bounds() -> None:
+    message = refusal({"network": {"head": {"kind": "c51", "low": 1.0, "high": 1.0}}})
+    assert message == "network.head: low is 1 and high is 1; returns lie between them"
 
 
 def test_all_complaints_come_at_once_on_one_line() -> None:
@@ -394,7 +530,7 @@ def test_overrides_reach_any_depth_and_replace_bare_numbers() -> None:
     )
     assert spec.seed == 5
     assert spec.network.torso == Mlp(hidden=(8, 4))
-    assert spec.network.head == DuelingHead(kind="dueling")
+    assert spec.network.head == ScalarHead(dueling=True)
     assert spec.optimizer.learning_rate == Linear(kind="linear", start=1.0, end=0.5, steps=10)
 
 
@@ -459,6 +595,7 @@ SHARE = st.floats(0, 1)
 SMALL = st.integers(1, 50)
 SIZES = st.lists(SMALL, max_size=3)
 ACTIVATION = st.sampled_from(["relu", "selu", "tanh", "gelu", "silu"])
+NORMALIZATION = st.sampled_from(["none", "layer", "batch"])
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec="utf-8")),
     lambda inner: (
@@ -503,14 +640,18 @@ SPECS = some(
     pipeline=st.sampled_from(["auto", "fused"]),
     updates_per_step=st.sampled_from([0.25, 1, 2.0, 0.5, 1 / 3]),
     discount=SHARE,
+    precision=st.sampled_from(["float32", "bfloat16", "float16"]),
     env=some(
         id=st.sampled_from(["cartpole", "gymnax:Catch-bsuite"]),
         num_envs=SMALL,
         options=st.dictionaries(st.text(st.characters(codec="utf-8")), PLAIN, max_size=2),
     ),
     network=some(
-        torso=cnns() | some(kind=st.just("mlp"), hidden=SIZES, activation=ACTIVATION),
-        head=some(kind=st.just("scalar")) | st.fixed_dictionaries({"kind": st.just("dueling"), "hidden": SIZES}),
+        torso=cnns() | some(kind=st.just("mlp"), hidden=SIZES, activation=ACTIVATION, normalization=NORMALIZATION),
+        head=some(kind=st.just("scalar"), dueling=st.booleans(), hidden=SIZES, noise=st.none() | st.floats(0.01, 9))
+        | st.fixed_dictionaries({"kind": st.just("dueling"), "hidden": SIZES})
+        | st.fixed_dictionaries({"kind": st.just("c51"), "atoms": st.integers(2, 99), "low": st.floats(-99, 9)}),
+        init=st.sampled_from(["default", "he", "orthogonal"]),
     )
     | st.fixed_dictionaries({"kind": st.just("custom"), "name": st.text(st.characters(codec="utf-8"))}),
     target=some(rule=st.sampled_from(["vanilla", "target", "double"]), every=SMALL, tau=st.floats(1e-6, 1)),

@@ -14,7 +14,15 @@ def test_every_section_of_the_spec_is_in_the_reference():
     for heading in (
         "## env",
         "## network.torso (kind: cnn)",
-        "## network.head (kind: dueling)",
+        "## network.torso (kind: impala)",
+        "## network.core",
+        "## network.head (kind: scalar)",
+        "## network.head (kind: c51)",
+        "## network.head (kind: qr)",
+        "## network.head (kind: iqn)",
+        "## target.munchausen",
+        "## on_policy",
+        "## replay.sequence",
         "### periodic",
         "## guard",
     ):

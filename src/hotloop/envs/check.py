@@ -93,7 +93,8 @@ def _watch(env: Any) -> list[Finding]:
     before = obs
     for _ in range(STEPS):
         if names_legal and _mask(env, info) is None:
-            seen = f"is of shape {np.shape(info[MASK])}" if MASK in info else "is missing in a step"
+            mask = info.get(MASK)
+            seen = "is missing in a step" if mask is None else f"is {getattr(mask, 'shape', type(mask).__name__)}"
             size = actions(env.action_space).size
             note("mask", "note", f"info['{MASK}'] {seen}, expected ({size},): env.action_mask: true would be refused")
         answer = env.step(choose(info))

@@ -222,6 +222,10 @@ class HostEnvs:
             )
         return mask.astype(bool)
 
+    def mask_in(self, info: dict[str, Any]) -> np.ndarray | None:
+        """Which actions the info of one env alone allows, bool (A,); None with masks off."""
+        return None if self.legal is None else self._mask(info.get(MASK))
+
     def goals(self, env_id: str, options: dict[str, Any]) -> Any:
         """An env apart, which says what a step would earn with another goal (`compute_reward`)."""
         space = self.env.single_observation_space

@@ -32,9 +32,9 @@ def can_record(spec: Spec, envs: HostEnvs) -> bool:
 
 
 def record(
-    spec: Spec, envs: HostEnvs, greedy: Callable[[Any], Any], seed: int, most_per_second: float
+    spec: Spec, envs: HostEnvs, greedy: Callable[[Any, Any], Any], seed: int, most_per_second: float
 ) -> "tuple[list[Image], float]":
-    """Play one episode; returns its frames and how many make a second, at most so many."""
+    """Play one episode by `greedy(obs, legal)`; returns its frames and how many make a second, at most so many."""
     env = _drawing_env(spec, envs)
     if env is None:
         played, fps = _observed_frames(spec, greedy, seed), FRAMES_PER_SECOND
@@ -65,27 +65,33 @@ def _drawing_env(spec: Spec, envs: HostEnvs) -> Any:
     return None
 
 
-def _drawn_frames(env: Any, spec: Spec, envs: HostEnvs, greedy: Callable[[Any], Any], seed: int) -> "Iterator[Image]":
+def _drawn_frames(
+    env: Any, spec: Spec, envs: HostEnvs, greedy: Callable[[Any, Any], Any], seed: int
+) -> "Iterator[Image]":
     from PIL import Image
 
-    obs, _ = env.reset(seed=seed)
+    obs, info = env.reset(seed=seed)
     yield Image.fromarray(np.asarray(env.render()))
     for _ in range(spec.evaluation.max_steps):
         seen = envs.observations.encode(jax.tree.map(lambda leaf: np.asarray(leaf)[None], obs))
-        obs, _, terminated, truncated, _ = env.step(envs.actions.decode(np.asarray(greedy(seen)))[0])
+        mask = envs.mask_in(info)
+        chosen = np.asarray(greedy(seen, None if mask is None else mask[None]))
+        obs, _, terminated, truncated, info = env.step(envs.actions.decode(chosen)[0])
         yield Image.fromarray(np.asarray(env.render()))
         if terminated or truncated:
             break
     env.close()
 
 
-def _observed_frames(spec: Spec, greedy: Callable[[Any], Any], seed: int) -> "Iterator[Image]":
+def _observed_frames(spec: Spec, greedy: Callable[[Any, Any], Any], seed: int) -> "Iterator[Image]":
     options = {**spec.env.options, **spec.evaluation.options}
     envs = HostEnvs(make_vector_env(spec.env.id, 1, options, spec.env.vectorization))
+    if spec.env.action_mask:
+        envs.mask_actions(spec.env.id)
     obs = envs.reset(seed)
     yield _picture(obs[0])
     for _ in range(spec.evaluation.max_steps):
-        step = envs.step(np.asarray(greedy(obs)))
+        step = envs.step(np.asarray(greedy(obs, envs.legal)))
         obs = step.obs
         yield _picture(step.final_obs[0])
         if step.terminated[0] or step.truncated[0]:

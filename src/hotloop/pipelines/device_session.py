@@ -37,7 +37,9 @@ class DeviceSession:
             self._advance = self.axis.jit_in_place(self.pipeline.advance).lower(state, self._blocks(1)).compile()
         if evaluation.every:
             env, engine = self.pipeline.env, self.pipeline.engine
-            program = episodes_program(env, engine, evaluation.episodes, evaluation.max_steps)
+            program = episodes_program(
+                env, engine, evaluation.episodes, evaluation.max_steps, self.spec.env.action_mask
+            )
             self._evaluate = self.axis.jit(program).lower(state.learner.params, keys).compile()
 
     def begin(self) -> None:

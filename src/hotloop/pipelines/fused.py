@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotloop.engines.jax.engine import METRICS, JaxEngine, LearnerState
-from hotloop.envs.device import DeviceEnv, reset_all, step_all
+from hotloop.envs.device import DeviceEnv, legal_actions, reset_all, step_all
 from hotloop.learning import schedules
 from hotloop.pipelines.session import Session
 from hotloop.replay import device_tree, ring, window
@@ -26,6 +26,7 @@ class ActorState(NamedTuple):
     episode_return: jax.Array
     episode_length: jax.Array
     window: Any = ()  # with n-step returns: steps whose rewards are not complete yet
+    legal: Any = None  # with action masks: which actions `obs` allows
 
 
 class Totals(NamedTuple):
@@ -80,7 +81,9 @@ class Fused:
         self.spec, self.env, self.engine = spec, env, engine
         self.block_plan = spec.block
         self.capacity = ring.whole_blocks(spec.replay.capacity, self.block_plan.env_steps)
-        self.row = ring.row_example(jax.ShapeDtypeStruct(env.obs_spec.shape, env.obs_spec.dtype))
+        self.masked = spec.env.action_mask
+        obs = jax.ShapeDtypeStruct(env.obs_spec.shape, env.obs_spec.dtype)
+        self.row = ring.row_example(obs, env.num_actions if self.masked else None)
         self.sampling = spec.replay.sampling if isinstance(spec.replay.sampling, Prioritized) else None
 
     def init(self, seed: jax.Array) -> FusedState:
@@ -90,6 +93,8 @@ class Fused:
         env_state, obs_N = reset_all(self.env, envs_key, num_envs)
         zero, learner = jnp.int32(0), self.engine.init(weights_key)
         actor = ActorState(env_state, obs_N, jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32))
+        if self.masked:
+            actor = actor._replace(legal=legal_actions(self.env, env_state))
         if self.spec.replay.n_step > 1:
             actor = self._with_full_window(actor, learner.params, jax.random.fold_in(blocks_key, 0))
         return FusedState(
@@ -234,20 +239,21 @@ class Fused:
     def vector_step(
         self, carry: tuple[ActorState, Totals], params: jax.Array, env_steps: jax.Array, key: jax.Array
     ) -> tuple[tuple[ActorState, Totals], ring.Item]:
-        """Act and step once in every env; gives a transition of each out, with n-step returns that of n - 1 steps ago."""
+        """Act and step once in every env; gives out a transition of each, with n-step returns that of n - 1 ago."""
         actor, totals = carry
         act_key, env_key = jax.random.split(key)
         explore_N = self.engine.exploration(env_steps + jnp.arange(self.block_plan.num_envs, dtype=jnp.int32))
-        action_N = self.engine.act(params, actor.obs, explore_N, act_key)
-        env_state, t = step_all(self.env, actor.env, action_N, env_key)
+        action_N = self.engine.act(params, actor.obs, explore_N, act_key, actor.legal)
+        env_state, t = step_all(self.env, actor.env, action_N, env_key, self.masked)
         discount_N = self.spec.discount * (1.0 - t.terminated.astype(jnp.float32))
-        item_N = ring.Item(actor.obs, action_N, t.reward.astype(jnp.float32), discount_N, t.final_obs)
+        reward_N = t.reward.astype(jnp.float32)
+        item_N = ring.Item(actor.obs, action_N, reward_N, discount_N, t.final_obs, t.final_legal)
         done_N = t.terminated | t.truncated
         if self.spec.replay.n_step > 1:
             held, item_N = window.push(actor.window, item_N, done_N)
             actor = actor._replace(window=held)
         actor, totals = count_episodes(actor, totals, t.reward, done_N)
-        return (actor._replace(env=env_state, obs=t.obs), totals), item_N
+        return (actor._replace(env=env_state, obs=t.obs, legal=t.legal), totals), item_N
 
     def check_state(self, state: FusedState) -> None:
         """Raise ValueError for a loaded state whose numbers point outside the ring: nothing checks them later."""

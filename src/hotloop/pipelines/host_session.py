@@ -253,10 +253,8 @@ class HostSession:
         if not self._explores_greedily:
             return (q_NA / explore + random.gumbel(size=q_NA.shape)).argmax(axis=-1).astype(np.int32)
         coin_N, draw_N = random.random((2, len(q_NA)))
-        if legal_NA is None:
-            random_N = draw_N * q_NA.shape[1]  # below 1, so its whole part is an action
-        else:
-            random_N = _legal_at(draw_N, q_NA)
+        # A draw is below 1, so the whole part of its share of all actions is one of them.
+        random_N = draw_N * q_NA.shape[1] if legal_NA is None else _legal_at(draw_N, q_NA)
         return np.where(coin_N < explore, random_N, best_N).astype(np.int32)
 
     def _count_episodes(self, step: HostStep) -> None:

@@ -36,8 +36,8 @@ class Recurrent(Fused):
     def __init__(self, spec: Spec, env: DeviceEnv, engine: RecurrentEngine) -> None:
         super().__init__(spec, env, engine)
         sequence, num_envs = spec.replay.sequence, spec.env.num_envs
-        if sequence is None:
-            raise SpecError("network.core learns from sequences; give replay.sequence")
+        if sequence is None or not isinstance(engine, RecurrentEngine):
+            raise SpecError("replay.sequence is for networks with a core; one of your own has none, leave it out")
         if spec.env.action_mask:
             raise SpecError("env.action_mask is not for networks with a core; leave one of them out")
         self.length, self.burn_in = sequence.length, sequence.burn_in

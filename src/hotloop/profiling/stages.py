@@ -91,8 +91,7 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
     gradients = jnp.stack([slope, 0.5 * slope])
 
     def turn(i: Any, inputs: Any) -> Any:
-        size = jax.tree.leaves(inputs)[0].shape[0]
-        return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i % size, keepdims=False), inputs)
+        return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, i % leaf.shape[0], keepdims=False), inputs)
 
     def at(i: Any) -> jax.Array:
         return jax.random.fold_in(key, i)
@@ -124,17 +123,17 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
         drawn = turn(i, draws)
         return pipeline.prioritize(tree, drawn, drawn.batches.r_t, True)
 
-    env_states, obs, actions = pool
+    env_states, obs, legal, actions = pool
     start = jax.tree.map(lambda leaf: leaf[0], env_states)
-    stepped = jax.eval_shape(lambda: step_all(env, start, actions[0], key))
+    stepped = jax.eval_shape(lambda: step_all(env, start, actions[0], key, pipeline.masked))
     bodies: dict[str, tuple[Any, Any, int]] = {
         "select": (
-            lambda i, _: engine.act(learner.params, turn(i, obs), explore_N, at(i)),
+            lambda i, _: engine.act(learner.params, turn(i, obs), explore_N, at(i), turn(i, legal)),
             jnp.zeros(block.num_envs, jnp.int32),
             block.vector_steps,
         ),
         "env step": (
-            lambda i, c: step_all(env, c[0], turn(i, actions), at(i)),
+            lambda i, c: step_all(env, c[0], turn(i, actions), at(i), pipeline.masked),
             (start, stepped[1]),
             block.vector_steps,
         ),
@@ -172,18 +171,18 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
 
 
 def _pool(pipeline: Fused, state: FusedState, key: jax.Array) -> Any:
-    """States, observations and actions of POOL vector steps that follow."""
+    """States, observations, masks (or None) and actions of POOL vector steps that follow."""
     num_envs = pipeline.block_plan.num_envs
     explore_N = pipeline.engine.exploration(jnp.broadcast_to(state.env_steps, (num_envs,)))
 
     def one(carry: Any, i: jax.Array) -> Any:
-        env_state, obs_N = carry
+        env_state, obs_N, legal_N = carry
         act_key, env_key = jax.random.split(jax.random.fold_in(key, i))
-        action_N = pipeline.engine.act(state.learner.params, obs_N, explore_N, act_key)
-        next_state, t = step_all(pipeline.env, env_state, action_N, env_key)
-        return (next_state, t.obs), (env_state, obs_N, action_N)
+        action_N = pipeline.engine.act(state.learner.params, obs_N, explore_N, act_key, legal_N)
+        next_state, t = step_all(pipeline.env, env_state, action_N, env_key, pipeline.masked)
+        return (next_state, t.obs, t.legal), (env_state, obs_N, legal_N, action_N)
 
-    return jax.lax.scan(one, (state.actor.env, state.actor.obs), jnp.arange(POOL))[1]
+    return jax.lax.scan(one, (state.actor.env, state.actor.obs, state.actor.legal), jnp.arange(POOL))[1]
 
 
 def _loop(body: Callable[[Any, Any], Any], start: Any) -> Callable[[int], None]:

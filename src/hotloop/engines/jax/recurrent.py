@@ -23,7 +23,7 @@ class RecurrentEngine(JaxEngine):
     def __init__(self, spec: Spec, obs: Any, num_actions: int, network: Any = None) -> None:
         section, sequence = spec.network, spec.replay.sequence
         if network is not None or not isinstance(section, Network) or section.core is None or sequence is None:
-            raise ValueError("replay.sequence is for networks with a core; a network of your own has none")
+            raise ValueError("memory is for networks with a core and replay.sequence, not for one of your own")
         self._burn_in = sequence.burn_in
         torso, core, head, scheme = section.torso, section.core, section.head, section.init
         self._torso: Functions = registry.load(registry.TORSOS, torso.kind, "torso")(torso, scheme)

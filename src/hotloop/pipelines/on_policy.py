@@ -1,0 +1,203 @@
+"""PQN in one XLA program: collect with the block's weights, learn from what was collected, forget it.
+
+The fast alternative to `fused` for device envs: no replay to fill and draw from, no target net to ask. `block` is one
+unit of work made of the stages below it, `advance` repeats it on the device.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hotloop.engines.jax.engine import JaxEngine, LearnerState
+from hotloop.envs.device import DeviceEnv, reset_all, step_all
+from hotloop.learning.returns import lambda_returns
+from hotloop.pipelines.fused import ActorState, Totals, count_episodes, no_totals
+from hotloop.pipelines.session import Session
+from hotloop.replay.ring import Item
+from hotloop.spec import OnPolicy as Choice
+from hotloop.spec import Spec
+from hotloop.spec_reading import SpecError
+
+MOST_PACKED = 1 << 16
+
+
+class OnPolicyState(NamedTuple):
+    """The whole of a run: what is in here is what a checkpoint holds. No transition outlives its block."""
+
+    learner: LearnerState
+    actor: ActorState
+    key: jax.Array  # never changes: each block folds its number in
+    blocks: jax.Array
+    env_steps: jax.Array
+    episodes: jax.Array
+    learned_from: jax.Array  # env steps after the first block, 0 before it
+    totals: Totals
+
+
+class Step(NamedTuple):
+    """A vector step, N envs wide, as the λ-returns need it."""
+
+    s_tm1: Any
+    a_tm1: jax.Array
+    r_t: jax.Array
+    discount_t: jax.Array
+    ended: jax.Array
+    best_tm1: jax.Array  # max Q of s_tm1
+    best_end: jax.Array  # max Q of s_t where the episode was cut short, else anything
+
+
+class OnPolicy:
+    """The on-policy pipeline of one spec: stages as methods, no state of its own."""
+
+    def __init__(self, spec: Spec, env: DeviceEnv, engine: JaxEngine) -> None:
+        if spec.on_policy is None:
+            raise ValueError("the spec has no section on_policy")
+        if spec.env.action_mask:
+            raise SpecError("env.action_mask is true, but on_policy learns with all actions; leave one of the two out")
+        self.spec, self.env, self.engine = spec, env, engine
+        self.choice: Choice = spec.on_policy
+        self.block_plan = spec.block
+        self.capacity = self.block_plan.env_steps
+
+    def init(self, seed: jax.Array) -> OnPolicyState:
+        """The state before the first block."""
+        weights_key, envs_key, blocks_key = jax.random.split(jax.random.key(seed), 3)
+        num_envs = self.spec.env.num_envs
+        env_state, obs_N = reset_all(self.env, envs_key, num_envs)
+        zero = jnp.int32(0)
+        return OnPolicyState(
+            learner=self.engine.init(weights_key),
+            actor=ActorState(env_state, obs_N, jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32)),
+            key=jax.random.key_data(blocks_key),
+            blocks=zero,
+            env_steps=zero,
+            episodes=zero,
+            learned_from=zero,
+            totals=no_totals(),
+        )
+
+    def advance(self, state: OnPolicyState, blocks: jax.Array) -> OnPolicyState:
+        """Run `blocks` blocks, or fewer when a stop rule that the device can see fires."""
+        last = state.blocks + blocks
+
+        def wanted(state: OnPolicyState) -> jax.Array:
+            go = state.blocks < last
+            go &= state.learner.skipped_in_a_row < self.spec.guard.skips_in_a_row
+            if self.spec.stop.episodes is not None:
+                go &= state.episodes < self.spec.stop.episodes
+            return go
+
+        return jax.lax.while_loop(wanted, self.block, state)
+
+    def block(self, state: OnPolicyState) -> OnPolicyState:
+        """Collect with the weights of the block's start, then learn from all of it, `epochs` times."""
+        key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.blocks)
+        act_key, shuffle_key = jax.random.split(key)
+        actor, steps, totals = self.collect(state, act_key)
+        batches = self.shuffle(steps, self.targets(state.learner, actor, steps), shuffle_key)
+        rate = self.engine.learning_rate(state.env_steps)
+        learner, _, sums = self.engine.update(state.learner, batches, rate)
+        env_steps = state.env_steps + self.block_plan.env_steps
+        return OnPolicyState(
+            learner=learner,
+            actor=actor,
+            key=state.key,
+            blocks=state.blocks + 1,
+            env_steps=env_steps,
+            episodes=state.episodes + (totals.episodes - state.totals.episodes),
+            learned_from=jnp.where(state.learned_from == 0, env_steps, state.learned_from),
+            totals=totals._replace(update=totals.update + sums),
+        )
+
+    def collect(self, state: OnPolicyState, key: jax.Array) -> tuple[ActorState, Step, Totals]:
+        """Act and step; returns the block's steps in order, T of them."""
+        num_envs, vector_steps, _ = self.block_plan
+        each_env = jnp.arange(num_envs, dtype=jnp.int32)
+        params = state.learner.params
+
+        def vector_step(carry: tuple[ActorState, Totals], i: jax.Array) -> Any:
+            actor, totals = carry
+            act_key, env_key = jax.random.split(jax.random.fold_in(key, i))
+            explore_N = self.engine.exploration(state.env_steps + i * num_envs + each_env)
+            q_NA = self.engine.q_values(params, actor.obs)
+            action_N = self.engine.explore(q_NA, explore_N, act_key)
+            env_state, t = step_all(self.env, actor.env, action_N, env_key)
+            # The next step asks the network about s_t anyway, except where a reset takes its place. Only a truncated
+            # episode has a value there, and few are.
+            best_end_N = jax.lax.cond(
+                jnp.any(t.truncated & ~t.terminated),
+                lambda obs_N: jnp.max(self.engine.q_values(params, obs_N), axis=-1),
+                lambda _: jnp.zeros(num_envs),
+                t.final_obs,
+            )
+            ended_N = t.terminated | t.truncated
+            discount_N = self.spec.discount * (1.0 - t.terminated.astype(jnp.float32))
+            reward_N = t.reward.astype(jnp.float32)
+            step = Step(actor.obs, action_N, reward_N, discount_N, ended_N, jnp.max(q_NA, axis=-1), best_end_N)
+            actor, totals = count_episodes(actor, totals, t.reward, ended_N)
+            return (actor._replace(env=env_state, obs=t.obs), totals), step
+
+        numbers = jnp.arange(vector_steps, dtype=jnp.int32)
+        (actor, totals), steps = jax.lax.scan(vector_step, (state.actor, state.totals), numbers)
+        return actor, steps, totals
+
+    def targets(self, learner: LearnerState, actor: ActorState, steps: Step) -> jax.Array:
+        """λ-returns (T, N) of a block, by the weights it was collected with."""
+        best_now_N = jnp.max(self.engine.q_values(learner.params, actor.obs), axis=-1)
+        best_next_TN = jnp.concatenate([steps.best_tm1[1:], best_now_N[None]])
+        v_TN = jnp.where(steps.ended, steps.best_end, best_next_TN)
+        return lambda_returns(
+            steps.r_t, steps.discount_t, steps.ended, v_TN, self.choice.trace, xp=jnp, scan=jax.lax.scan
+        )
+
+    def shuffle(self, steps: Step, return_TN: jax.Array, key: jax.Array) -> Item:
+        """Minibatches (K, B): each epoch has every transition once, in an order of its own.
+
+        Their reward is the whole target: there is nothing left to bootstrap from.
+        """
+        order_KB = orders(key, self.choice.epochs, self.block_plan.env_steps).reshape(self.block_plan.updates, -1)
+
+        def gather(leaf_TN: jax.Array) -> jax.Array:
+            rows = leaf_TN.reshape(-1, *leaf_TN.shape[2:])
+            return rows.at[order_KB].get(mode="promise_in_bounds")
+
+        s_tm1, a_tm1, target = jax.tree.map(gather, (steps.s_tm1, steps.a_tm1, return_TN))
+        return Item(s_tm1, a_tm1, target, jnp.zeros_like(target), None)
+
+    def check_state(self, state: OnPolicyState) -> None:
+        """Nothing: no number of a loaded state points anywhere."""
+
+    def session(self, seeds: list[int]) -> Session:
+        """The state of a run, for the host loop to drive."""
+        from hotloop.pipelines.device_session import DeviceSession
+
+        like_fused: Any = self  # the same methods, on a state whose fields have the same names
+        return DeviceSession(like_fused, seeds)
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory of one collected step of one env."""
+        obs = self.env.obs_spec
+        shape = jax.ShapeDtypeStruct(obs.shape, obs.dtype)
+        return int(shape.size * shape.dtype.itemsize) + 6 * 4  # action, reward, discount, end, and two values
+
+    def num_bytes(self) -> int:
+        """Device memory of what a block collects."""
+        return self.capacity * self.row_bytes
+
+
+def orders(key: jax.Array, epochs: int, count: int) -> jax.Array:
+    """Random orders of 0 … count - 1, int32 (epochs, count).
+
+    Random numbers are sorted with the row's own number as their last digits: in one array, that takes a quarter of the
+    time of sorting pairs. Where too few digits would be left to chance, pairs it is. Rows that draw the same number
+    stay in order.
+    """
+    drawn_EM = jax.random.bits(key, (epochs, count), jnp.uint32)
+    if count > MOST_PACKED:
+        return jnp.argsort(drawn_EM, axis=-1).astype(jnp.int32)
+    mask = np.uint32((1 << (count - 1).bit_length()) - 1)
+    packed_EM = (drawn_EM & ~mask) | jnp.arange(count, dtype=jnp.uint32)
+    return (jax.lax.sort(packed_EM, dimension=-1) & mask).astype(jnp.int32)

@@ -67,6 +67,8 @@ def profile(
     driver = _new_run(spec, out, network, device_env, reporter, overrides)
     session = driver.session
     session.spans.keep_events()
+    if driver.spec.on_policy is not None:
+        raise SpecError("a profile times the stages around a replay, and on_policy has none; use hotloop train")
     stop, start = driver.spec.stop.steps, driver.spec.replay.start
     if stop < start:
         raise SpecError(f"stop.steps is {stop}, but learning begins at {start} (replay.start): nothing to profile")

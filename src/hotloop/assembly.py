@@ -115,7 +115,10 @@ class Assembly:
                 "train on the Gymnasium form of the env"
             )
         if unserved := self._only_in_one_program():
-            raise SpecError(f"{unserved} needs a device env and pipeline fused, where all of it is one program")
+            raise SpecError(
+                f"{unserved} is for device envs and pipeline fused, but {spec.env.id} is {kind}, with pipeline "
+                f"{wanted}; leave {unserved} out"
+            )
         if wanted != "auto":
             return wanted, "as the spec says"
         if self.on_device:
@@ -144,9 +147,18 @@ class Assembly:
         block, axis, replay = self.spec.block, SeedAxis(self.spec.seeds), self.pipeline.num_bytes()
         row_bytes = self.pipeline.row_bytes
         times = f" x {axis.rows} seeds" if axis.count > 1 else ""
+        weights = axis.rows * 4 * self.engine.layout.size
+        if on_policy := self.spec.on_policy:
+            parts = {
+                f"weights, moments, gradient{times}": 4 * weights,
+                f"{self.pipeline.capacity:,} steps at a time": axis.num_devices * replay,
+                f"{block.updates} minibatches": axis.num_devices * 2 * on_policy.epochs * replay,
+            }
+            available = setup.device_memory_available(available_host_memory())
+            return MemoryPlan(parts, available, self._memory_remedies(), "on_policy.steps")
         parts = {
             f"replay of {self.pipeline.capacity:,} transitions{times}": axis.rows * replay,
-            f"weights, target, moments, gradient{times}": axis.rows * 5 * 4 * self.engine.layout.size,
+            f"weights, target, moments, gradient{times}": 5 * weights,
             f"{block.updates} batches": axis.num_devices * 2 * block.updates * self.spec.replay.batch_size * row_bytes,
         }
         if axis.rows > axis.num_devices:
@@ -170,18 +182,30 @@ class Assembly:
         """What is about to be trained, and how, in a few lines."""
         spec, block = self.spec, self.spec.block
         lines = [
-            f"{spec.name}: {spec.env.id} x{spec.env.num_envs}, replay ratio {spec.updates_per_step:g} "
-            f"({block.updates} updates per {block.vector_steps} vector steps), batch {spec.replay.batch_size}, "
+            f"{spec.name}: {spec.env.id} x{spec.env.num_envs}, {self._diet()}, "
             f"{self.engine.layout.size:,} weights, {self._seeds()}",
             f"pipeline: {self.pipeline_choice}; device: {self.machine['device']}; threads: {self.machine['threads']}",
             str(self.memory_plan()),
         ]
-        if self.pipeline.capacity != spec.replay.capacity:
+        if spec.on_policy is None and self.pipeline.capacity != spec.replay.capacity:
             lines.append(
                 f"replay.capacity {spec.replay.capacity:,} rounded down to {self.pipeline.capacity:,}, "
                 f"a whole number of blocks of {block.env_steps:,} transitions"
             )
         return lines
+
+    def _diet(self) -> str:
+        """What is learned from, how often, in which portions."""
+        spec, block = self.spec, self.spec.block
+        if spec.on_policy is not None:
+            return (
+                f"no replay: {block.updates} updates on {spec.on_policy.epochs} x the last {block.env_steps:,} "
+                f"transitions, batch {block.env_steps // spec.on_policy.minibatches}"
+            )
+        return (
+            f"replay ratio {spec.updates_per_step:g} ({block.updates} updates per {block.vector_steps} vector steps), "
+            f"batch {spec.replay.batch_size}"
+        )
 
     def _seeds(self) -> str:
         first, count = self.spec.seed, self.spec.seeds

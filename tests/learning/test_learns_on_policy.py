@@ -54,7 +54,7 @@ def test_a_lock_is_opened_and_its_values_are_the_optimal_ones() -> None:
 
 def test_cartpole_is_balanced_in_seconds() -> None:
     """Within 300,000 env steps, a second or two of training; seeds needed 60,000 to 280,000 for 475."""
-    pipeline, advance, state = compiled(load_spec("cartpole_pqn", {}), CartPole())
+    pipeline, advance, state = compiled(load_spec("pqn", {}), CartPole())
     evaluate = jax.jit(episodes_program(pipeline.env, pipeline.engine, episodes=100, max_steps=1000))
     returns = [0.0]
     while returns[-1] < 400 and state.env_steps < 300_000:
@@ -66,7 +66,7 @@ def test_cartpole_is_balanced_in_seconds() -> None:
 
 @pytest.mark.slow
 def test_the_preset_is_solved_by_four_of_five_seeds(tmp_path: Any) -> None:
-    runs = [hotloop.train("cartpole_pqn", seed=seed, out=tmp_path / str(seed)) for seed in range(5)]
+    runs = [hotloop.train("pqn", seed=seed, out=tmp_path / str(seed)) for seed in range(5)]
     solved = [run for run in runs if run.return_mean >= 475]
     assert len(solved) >= 4, [(run.env_steps, run.return_mean) for run in runs]
 

@@ -15,6 +15,7 @@ class MemoryPlan(NamedTuple):
     parts: dict[str, int]
     available: int
     remedies: tuple[str, ...] = ()
+    largest_choice: str = "replay.capacity"
 
     @property
     def total(self) -> int:
@@ -25,7 +26,7 @@ class MemoryPlan(NamedTuple):
         """One line when it does not fit, with remedies; None when it does."""
         if self.total <= self.available:
             return None
-        remedies = ", or ".join(("lower replay.capacity", *self.remedies))
+        remedies = ", or ".join((f"lower {self.largest_choice}", *self.remedies))
         largest = max(self.parts, key=lambda name: self.parts[name])
         return (
             f"this run needs {readable(self.total)} of memory ({largest}: {readable(self.parts[largest])}) "

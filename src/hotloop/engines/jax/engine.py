@@ -194,6 +194,8 @@ class JaxEngine:
 
     def frozen(self, target: jax.Array, batch: Any, key: jax.Array | None = None) -> Frozen:
         """What the target net says of a batch (B, …)."""
+        if self.spec.on_policy is not None:  # r_t is the whole target: nothing is added to it
+            return Frozen(jnp.zeros((*batch.r_t.shape, 1), jnp.float32), None)
         if not self.has_target:
             return Frozen(None, None)
         params, mode = self.layout.unflatten(target), Mode("target", key)

@@ -406,7 +406,7 @@ class Prioritized(_Section):
     """How much the TD error counts: 0 is uniform."""
     beta: Schedule = Linear(kind="linear", start=0.4, end=1.0, steps=100_000)
     """How much of the bias the importance weights take back, a number or a schedule in env steps: 1 is all of it."""
-    epsilon: float = Field(default=1e-6, gt=0)
+    epsilon: float = Field(default=1e-6, ge=1e-30)
     """Keeps every transition possible."""
 
 

@@ -143,10 +143,14 @@ class Telltale(JaxEngine):
     the batches it was given, then 1000 x (1 - learning rate); its target counts its moves.
     """
 
-    def act(self, params: jax.Array, obs_N: Any, explore_N: jax.Array, key: jax.Array) -> jax.Array:
+    def act(
+        self, params: jax.Array, obs_N: Any, explore_N: jax.Array, key: jax.Array, legal_NA: Any = None
+    ) -> jax.Array:
         return jnp.round(1000 * (1 - explore_N)).astype(jnp.int32)
 
-    def update(self, state: LearnerState, batches: Item, learning_rate: jax.Array) -> Any:
+    def update(
+        self, state: LearnerState, batches: Item, learning_rate: jax.Array, weight_KB: Any = None, key: Any = None
+    ) -> Any:
         seen = jnp.append(batches.a_tm1.astype(jnp.float32).reshape(-1), jnp.round(1000 * (1 - learning_rate)))
         params = state.params.at[: seen.size].set(seen)
         steps = batches.r_t.shape[0]

@@ -96,7 +96,7 @@ class Fused:
         if self.masked:
             actor = actor._replace(legal=legal_actions(self.env, env_state))
         if self.spec.replay.n_step > 1:
-            actor = self._with_full_window(actor, learner.params, jax.random.fold_in(blocks_key, 0))
+            actor = self._with_full_window(actor, learner.params, jax.random.fold_in(jax.random.key(seed), 3))
         return FusedState(
             learner=learner,
             actor=actor,
@@ -191,6 +191,7 @@ class Fused:
         if not self.sampling:
             return priorities
         new_KB = (jnp.abs(td_KB) + self.sampling.epsilon) ** self.sampling.alpha
+        new_KB = jnp.minimum(new_KB, device_tree.LARGEST)
         old_KB = device_tree.priorities(priorities, drawn.places)
         new_KB = jnp.where(learning & jnp.isfinite(td_KB), new_KB, old_KB)
         return device_tree.change(priorities, drawn.places, new_KB)

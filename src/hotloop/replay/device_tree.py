@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 FAN_OUT = 16
+LARGEST = 1e30
+"""Priorities up to here can be summed: a million of them are still a float32."""
 _UP_TO = np.triu(np.ones((FAN_OUT, FAN_OUT), np.float32))  # a product with it gives running sums
 
 
@@ -84,8 +86,9 @@ def check(tree: Tree, size: int) -> None:
     if leaves.reshape(-1)[size:].any() or not leaves.reshape(-1)[:size].all():
         raise ValueError(f"the checkpoint's priorities are not those of its {size} transitions; it is damaged")
     for below, above in zip(tree.sums[:-1], tree.sums[1:], strict=True):
-        sums = np.asarray(below, np.float64).sum(axis=-1)
-        if not np.allclose(np.asarray(above).reshape(-1)[: len(sums)], sums, rtol=1e-5):
+        sums = np.zeros(above.size)
+        sums[: len(below)] = np.asarray(below, np.float64).sum(axis=-1)  # behind them is nothing that could be drawn
+        if not np.allclose(np.asarray(above).reshape(-1), sums, rtol=1e-5, atol=0):
             raise ValueError("the checkpoint's sums of priorities do not fit its priorities; it is damaged")
 
 

@@ -230,7 +230,8 @@ class _Head(_Section):
     """Width of the dense layers of the head; with `dueling`, of each of its two streams."""
     noise: float | None = Field(default=None, gt=0)
     """σ₀ of NoisyNet: every layer of the head learns how much noise to add to its weights (published: 0.5). There is no
-    ε by default then. Envs draw noise of their own at each step, each batch one for online and one for target net."""
+    ε by default then. Each env draws noise of its own at each step; a batch has one draw for the net that learns and
+    one for the target net, and Double's choice is made with a draw per sample."""
 
 
 class ScalarHead(_Head):

@@ -177,7 +177,7 @@ def _path_without_tags(loc: tuple[str | int, ...], data: Mapping[str, Any], *, e
     path: list[str | int] = []
     node: Any = data
     for i, part in enumerate(loc):
-        is_tag = (isinstance(node, dict) and part not in node and node.get("kind", part) == part) or (
+        is_tag = (isinstance(node, dict) and part not in node and node.get("kind", part) in (part, "dueling")) or (
             part == "constant" and not isinstance(node, dict)
         )
         if is_tag and not (ends_in_key and i == len(loc) - 1):

@@ -145,7 +145,7 @@ SMALL = {
     "replay.capacity": 256,
     "replay.start": 32,
     "replay.batch_size": 8,
-    "stop.steps": 10_000,
+    "stop": {"steps": 10_000},
 }
 ON_THE_DEVICE = [
     *("dqn", "double", "dueling", "per", "c51", "qrdqn", "iqn", "rainbow", "munchausen", "pqn", "cartpole_memory"),
@@ -162,7 +162,13 @@ def session_of(preset: str, overrides: dict[str, Any]) -> Any:
 def small(preset: str) -> dict[str, Any]:
     if load_spec(preset).on_policy is None:
         return SMALL
-    return {"evaluation.every": 0, "env.num_envs": 8, "on_policy.steps": 4, "on_policy.minibatches": 2}
+    return {
+        "evaluation.every": 0,
+        "stop": {"steps": 10_000},
+        "env.num_envs": 8,
+        "on_policy.steps": 4,
+        "on_policy.minibatches": 2,
+    }
 
 
 @pytest.mark.parametrize("preset", ON_THE_DEVICE)

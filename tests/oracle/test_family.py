@@ -422,19 +422,25 @@ def test_noise_begins_at_sigma_over_the_root_of_the_inputs() -> None:
 def test_every_batch_of_a_call_and_both_nets_draw_noise_of_their_own() -> None:
     """With one action, s_t = s_tm1 and equal nets, a TD error is the difference of two draws."""
     engine = engine_of(spec_of({"kind": "scalar", "noise": 0.5}), actions=1)
-    params = random_weights(engine, 1)
-    state = engine.init(KEY)._replace(params=params, target=params)
+    noisy = random_weights(engine, 1)
+    named = engine.layout.to_named(noisy)
+    quiet = engine.layout.from_named({name: leaf * (not name.endswith("noise")) for name, leaf in named.items()})
     one = random_batch(3, 1, actions=1)
     batch = one._replace(s_t=one.s_tm1, r_t=0 * one.r_t, discount_t=0 * one.discount_t + 1)
     batches = jax.tree.map(lambda leaf: np.repeat(leaf, 2, axis=0), batch)
-    update = jax.jit(engine.update)
-    (first, again, other) = (
-        np.asarray(update(state, batches, jnp.float32(0), None, jax.random.fold_in(KEY, seed))[1]) for seed in (1, 1, 2)
-    )
-    np.testing.assert_array_equal(first, again)
-    assert np.abs(first).max() > 1e-2
-    assert np.abs(first[0] - first[1]).max() > 1e-2
-    assert np.abs(first - other).max() > 1e-2
+    update, fresh = jax.jit(engine.update), engine.init(KEY)
+
+    def td(params: Any, target: Any, seed: int) -> Any:
+        state = fresh._replace(params=params, target=target)
+        return np.asarray(update(state, batches, jnp.float32(0), None, jax.random.fold_in(KEY, seed))[1])
+
+    np.testing.assert_allclose(td(quiet, quiet, 1), 0.0, atol=1e-6)
+    for params, target in ((noisy, noisy), (quiet, noisy), (noisy, quiet)):
+        first, again, other = (td(params, target, seed) for seed in (1, 1, 2))
+        np.testing.assert_array_equal(first, again)
+        assert np.abs(first).max() > 1e-2
+        assert np.abs(first[0] - first[1]).max() > 1e-2, "each batch has a draw of its own"
+        assert np.abs(first - other).max() > 1e-2
 
 
 # -- acting among legal actions -----------------------------------------------------------------------

@@ -211,7 +211,7 @@ def test_the_ring_keeps_the_newest_rows(run: Recording) -> None:
         assert (int(state.ring.size), int(state.ring.position)) == (min(stored, capacity), stored % capacity)
     oldest_first = jax.tree.map(lambda leaf: np.roll(leaf, -run.states[-1].ring.position, axis=0), state.ring.rows)
     kept = min(stored, capacity)
-    for field in Item._fields:
+    for field in ("s_tm1", "a_tm1", "r_t", "discount_t", "s_t"):
         in_ring, in_log = getattr(oldest_first, field)[-kept:], getattr(run.log, field)[-kept:]
         np.testing.assert_array_equal(in_ring, in_log, err_msg=field)
 

@@ -26,6 +26,7 @@ class RememberingActor(NamedTuple):
     episode_length: jax.Array
     memory: Any  # zeros where an episode begins
     first: jax.Array  # whether it does
+    legal: Any = None  # as in every actor's state; there are no masks here
 
 
 class Recurrent(Fused):

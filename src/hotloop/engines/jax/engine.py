@@ -157,10 +157,12 @@ class JaxEngine:
         """
         if self._by_batch is not None:
             batches, weight_KB = jax.lax.with_sharding_constraint((batches, weight_KB), self._by_batch)
+        if self.is_random and key is None:
+            raise ValueError("this network draws noise or quantiles; give update a key")
         count = batches.r_t.shape[0]
         # The target net stands still, so one forward pass does for all batches; with noise, each has its own draw.
         frozen_K = None if self.is_random else self.frozen_batches(state.target, batches)
-        keys_K = jax.random.split(key, count) if self.is_random and key is not None else None
+        keys_K = jax.random.split(key, count) if key is not None and self.is_random else None
 
         def one(carry: Any, inputs: Any) -> Any:
             params, optimizer, scale = carry
@@ -271,7 +273,10 @@ class JaxEngine:
                 (*split, keys),
             )
             gradient, loss, td_B, q = total / parts, jnp.mean(losses), td_PB.reshape(-1), jnp.mean(qs)
-        return (gradient if scale is None else gradient / scale), loss, td_B, q
+        if scale is not None:  # running averages ask for their step whatever the loss is multiplied by
+            is_scaled = True if self._measured is None else ~self._measured
+            gradient = jnp.where(is_scaled, gradient / scale, gradient)
+        return gradient, loss, td_B, q
 
     def step(
         self, params: jax.Array, optimizer: Any, gradient: jax.Array, loss: jax.Array, learning_rate: jax.Array

@@ -60,6 +60,10 @@ def iqn(spec: IqnHead, num_actions: int, scheme: str = "default") -> Functions:
         cosines = jnp.cos(tau_BN.reshape(-1, 1) * waves)
         embedded = embedding(width).apply(params["embedding"], cosines)
         mixed_BNF = features_BF[:, None] * embedded.reshape(batch, count, width)
+        if mode.role == "act" and spec.noise is not None:
+            # One fraction at a time, so that an env has one draw of noise for all its fractions.
+            per_fraction = jax.vmap(lambda x_BF: streams.apply(params["streams"], x_BF, mode.part(1)), 1, 1)
+            return Estimate(per_fraction(mixed_BNF)[..., 0].swapaxes(1, 2), tau_BN)
         values = streams.apply(params["streams"], mixed_BNF.reshape(batch * count, width), mode.part(1))
         return Estimate(values.reshape(batch, count, num_actions).swapaxes(1, 2), tau_BN)
 

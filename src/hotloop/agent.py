@@ -28,6 +28,7 @@ class Agent:
         self._greedy = jax.jit(self.engine.greedy)
         self._act = jax.jit(self.engine.act)
         self._q_values = jax.jit(self.engine.q_values)
+        self._play = jax.jit(self.engine.play)
         self._key = jax.random.key(self.spec.seed)
 
     def predict(self, obs: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
@@ -35,6 +36,7 @@ class Agent:
 
         `action_mask` says which actions are legal, (A,) or (B, A) as the observations; without it all are.
         """
+        self._refuse_memory("predict")
         obs_B, is_single = self._batch(obs)
         count = jax.tree.leaves(obs_B)[0].shape[0]
         legal_BA = self._legal(action_mask, count, is_single)
@@ -46,8 +48,23 @@ class Agent:
             action_B = np.asarray(self._act(self.params, obs_B, explore_B, key, legal_BA))
         return int(action_B[0]) if is_single else action_B
 
+    def remember(self, obs: Any, memory: Any = None) -> tuple[Any, Any]:
+        """Greedy action and what is remembered after it, for agents with a core; None begins an episode."""
+        obs_B, is_single = self._batch(obs)
+        memory = self.engine.memory(jax.tree.leaves(obs_B)[0].shape[0]) if memory is None else memory
+        memory, action_B = self._play(self.params, memory, obs_B)
+        return (int(action_B[0]) if is_single else np.asarray(action_B)), memory
+
+    def _refuse_memory(self, what: str) -> None:
+        if self.spec.replay.sequence is not None:
+            raise SpecError(
+                f"{what} sees one observation, but this agent remembers (network.core); use "
+                "action, memory = agent.remember(obs, memory), with None at the start of an episode"
+            )
+
     def q_values(self, obs: Any) -> np.ndarray:
         """Q-values of one observation, shape (A,), or of a batch, (B, A)."""
+        self._refuse_memory("q_values")
         obs_B, is_single = self._batch(obs)
         q_BA = np.asarray(self._q_values(self.params, obs_B))
         return q_BA[0] if is_single else q_BA

@@ -58,15 +58,15 @@ def episodes_program(
         nothing = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in info.items()}
 
         def step(carry: Any) -> Any:
-            t, state_E, obs_E, alive_E, return_E, length_E, info_E = carry
+            t, state_E, obs_E, alive_E, return_E, length_E, info_E, memory_E = carry
             keys_E = _keys(jax.random.fold_in(step_key, t), episodes)
-            state_E, obs_E, reward_E, terminated_E, truncated_E, now_E = jax.vmap(env.step)(
-                state_E, engine.greedy(params, obs_E, *_legal(env, state_E, masked)), keys_E
-            )
+            memory_E, action_E = engine.play(params, memory_E, obs_E, *_legal(env, state_E, masked))
+            state_E, obs_E, reward_E, terminated_E, truncated_E, now_E = jax.vmap(env.step)(state_E, action_E, keys_E)
             return_E = return_E + jnp.where(alive_E, reward_E, 0.0)
             length_E = length_E + alive_E
             info_E = {name: jnp.where(alive_E, now_E[name], info_E[name]) for name in info_E}
-            return t + 1, state_E, obs_E, alive_E & ~(terminated_E | truncated_E), return_E, length_E, info_E
+            alive_E &= ~(terminated_E | truncated_E)
+            return t + 1, state_E, obs_E, alive_E, return_E, length_E, info_E, memory_E
 
         start = (
             jnp.int32(0),
@@ -76,6 +76,7 @@ def episodes_program(
             jnp.zeros(episodes),
             jnp.zeros(episodes, jnp.int32),
             nothing,
+            engine.memory(episodes),
         )
         end = jax.lax.while_loop(lambda carry: jnp.any(carry[3]) & (carry[0] < max_steps), step, start)
         return end[4], end[5], end[6]
@@ -158,14 +159,16 @@ def record(
     reset_key, step_key = jax.random.split(key)
 
     @jax.jit
-    def step(state: Any, obs: Any, key: jax.Array) -> Any:
+    def step(state: Any, obs: Any, memory_1: Any, key: jax.Array) -> Any:
         one_state, one_obs = jax.tree.map(lambda leaf: leaf[None], (state, obs))
-        return env.step(state, engine.greedy(params, one_obs, *_legal(env, one_state, masked))[0], key)
+        memory_1, action_1 = engine.play(params, memory_1, one_obs, *_legal(env, one_state, masked))
+        return memory_1, env.step(state, action_1[0], key)
 
-    state, obs = jax.jit(env.reset)(reset_key)
+    (state, obs), memory_1 = jax.jit(env.reset)(reset_key), engine.memory(1)
     frames = [env.render(jax.device_get(state))]
     for t in range(max_steps):
-        state, obs, _, terminated, truncated, _ = step(state, obs, jax.random.fold_in(step_key, t))
+        memory_1, moved = step(state, obs, memory_1, jax.random.fold_in(step_key, t))
+        state, obs, _, terminated, truncated, _ = moved
         over = bool(terminated) or bool(truncated)  # sync
         if over or (t + 1) % every == 0:
             frames.append(env.render(jax.device_get(state)))

@@ -212,9 +212,12 @@ def test_a_device_env_without_masks_or_with_one_of_another_shape_is_refused_in_o
 class Stubborn:
     """Wants the one illegal action of the ladder most of all, then the others from the last on."""
 
-    def greedy(self, params, obs_N, legal_NA=None):
+    def memory(self, count):
+        return ()
+
+    def play(self, params, memory_N, obs_N, legal_NA=None):
         q_NA = jnp.where(jnp.arange(ACTIONS) == obs_N[:, 1:] % ACTIONS, 9.0, jnp.arange(ACTIONS) * 1.0)
-        return jnp.argmax(q_NA if legal_NA is None else jnp.where(legal_NA, q_NA, -jnp.inf), axis=-1)
+        return memory_N, jnp.argmax(q_NA if legal_NA is None else jnp.where(legal_NA, q_NA, -jnp.inf), axis=-1)
 
 
 def test_evaluations_and_recordings_on_the_device_take_legal_actions_only():

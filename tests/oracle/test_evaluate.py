@@ -40,8 +40,11 @@ class Timed:
 class Alternating:
     """A policy that can be followed by hand: action (t mod 2) + its weights, where t counts from 0."""
 
-    def greedy(self, params: jax.Array, obs_N: jax.Array) -> jax.Array:
-        return (obs_N[:, 1].astype(jnp.int32) % 2) + params
+    def memory(self, count: int) -> tuple[()]:
+        return ()
+
+    def play(self, params: jax.Array, memory_N: tuple[()], obs_N: jax.Array) -> tuple[tuple[()], jax.Array]:
+        return memory_N, (obs_N[:, 1].astype(jnp.int32) % 2) + params
 
 
 @cache

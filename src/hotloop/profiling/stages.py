@@ -75,7 +75,6 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
     """One loop per stage, in the order of a block; `gradient` is forward and backward, `update` all of learning."""
     engine, env, block, spec = pipeline.engine, pipeline.env, pipeline.block_plan, pipeline.spec
     key = jax.random.key(spec.seed)
-    shape = (block.updates, spec.replay.batch_size)
     explore_N = engine.exploration(jnp.broadcast_to(state.env_steps, (block.num_envs,)))
     pool = jax.jit(lambda s: _pool(pipeline, s, key))(state)
     items = jax.jit(lambda s: pipeline.collect(s, key)[1])(state)
@@ -107,7 +106,8 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
             loss, (td_B, q) = engine.loss(tree, batch[0], batch[1], None, drawn)
             return (loss, td_B, q), None
 
-        return jax.lax.scan(one, (jnp.float32(0), jnp.zeros(shape[1]), jnp.float32(0)), turn(i, (batches, frozen)))[0]
+        nothing = (jnp.float32(0), jnp.zeros(batches.r_t.shape[2:]), jnp.float32(0))
+        return jax.lax.scan(one, nothing, turn(i, (batches, frozen)))[0]
 
     def gradient(i: Any, carry: Any) -> Any:
         def one(_: Any, batch: Any) -> Any:
@@ -152,7 +152,7 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
             1,
         ),
         **({"target": (target, (learner.target, in_one), 1)} if engine.has_target else {}),
-        "forward": (forward, (jnp.float32(0), jnp.zeros(shape[1]), jnp.float32(0)), 1),
+        "forward": (forward, (jnp.float32(0), jnp.zeros(batches.r_t.shape[2:]), jnp.float32(0)), 1),
         "gradient": (
             gradient,
             jax.eval_shape(lambda: engine.gradient(learner.params, first[0], first[1], None, drawn)),

@@ -115,6 +115,17 @@ class JaxEngine:
         q_NA = targets.legal_only(self.q_values(params, obs_N), legal_NA, xp=jnp)
         return jnp.argmax(q_NA, axis=-1).astype(jnp.int32)
 
+    def memory(self, count: int) -> Any:
+        """What each of `count` envs remembers at the start of an episode: nothing, without a core."""
+        del count
+        return ()
+
+    def play(
+        self, params: jax.Array, memory_N: Any, obs_N: Any, legal_NA: jax.Array | None = None
+    ) -> tuple[Any, jax.Array]:
+        """The memory after an observation, and the best action of each env."""
+        return memory_N, self.greedy(params, obs_N, legal_NA)
+
     def act(
         self,
         params: jax.Array,

@@ -143,7 +143,7 @@ SMALL = {
     "env.num_envs": 4,
     "evaluation.every": 0,
     "replay.capacity": 256,
-    "replay.start": 32,
+    "replay.start": 72,
     "replay.batch_size": 8,
     "stop": {"steps": 10_000},
 }

@@ -62,8 +62,11 @@ def iqn(spec: IqnHead, num_actions: int, scheme: str = "default") -> Functions:
         mixed_BNF = features_BF[:, None] * embedded.reshape(batch, count, width)
         if mode.role == "act" and spec.noise is not None:
             # One fraction at a time, so that an env has one draw of noise for all its fractions.
-            per_fraction = jax.vmap(lambda x_BF: streams.apply(params["streams"], x_BF, mode.part(1)), 1, 1)
-            return Estimate(per_fraction(mixed_BNF)[..., 0].swapaxes(1, 2), tau_BN)
+            def of_fraction(x_BF: jax.Array) -> jax.Array:
+                values_BA1: jax.Array = streams.apply(params["streams"], x_BF, mode.part(1))
+                return values_BA1[..., 0]
+
+            return Estimate(jax.vmap(of_fraction, in_axes=1, out_axes=2)(mixed_BNF), tau_BN)
         values = streams.apply(params["streams"], mixed_BNF.reshape(batch * count, width), mode.part(1))
         return Estimate(values.reshape(batch, count, num_actions).swapaxes(1, 2), tau_BN)
 

@@ -171,7 +171,12 @@ def small(preset: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("preset", ON_THE_DEVICE)
+QUICK = ("rainbow", "iqn", "pqn", "cartpole_memory")  # between them they hold every part that is saved
+
+
+@pytest.mark.parametrize(
+    "preset", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ON_THE_DEVICE]
+)
 def test_a_preset_learns_and_resumes_to_the_bit(preset: str) -> None:
     session = session_of(preset, small(preset))
     session.begin()

@@ -56,7 +56,7 @@ def iqn(spec: IqnHead, num_actions: int, scheme: str = "default") -> Functions:
         if mode.key is None:
             tau_BN = jnp.broadcast_to(_midpoints(count), (batch, count))
         else:
-            tau_BN = jax.random.uniform(jax.random.fold_in(mode.key, 0), (batch, count))
+            tau_BN = jax.random.uniform(mode.key, (batch, count))
         cosines = jnp.cos(tau_BN.reshape(-1, 1) * waves)
         embedded = embedding(width).apply(params["embedding"], cosines)
         mixed_BNF = features_BF[:, None] * embedded.reshape(batch, count, width)

@@ -125,7 +125,7 @@ def test_a_replay_that_does_not_fit_is_refused_with_the_figures_and_remedies(hot
         (["--env", "Pendulum-v1"], "needs Discrete ones"),
         (["--env", "CartPole-v1", "--pipeline", "fused"], "use sync or concurrent, or auto"),
         (["cartpole", "--pipeline", "concurrent"], "use fused or sync, or auto"),
-        (["cartpole", "--set", "replay.n_step=3"], "replay.n_step is not for device envs yet"),
+        (["--env", "CartPole-v1", "--set", "on_policy={}"], "on_policy is for device envs and pipeline fused"),
         (["cartpole", "--set", "log.save_replay=false"], "log.save_replay is not for device envs"),
         (["--env", "CartPole-v1", "--set", "replay.stacked_frames=3"], "observation has shape (4,)"),
         (["--env", "CartPole-v1", "--set", "replay.hindsight={}"], "needs observations with 'achieved_goal'"),

@@ -4,6 +4,7 @@ Read it top to bottom: `block` is one unit of work made of the stages below it, 
 device. The host only sees the state between calls, about twice a second.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -123,16 +124,8 @@ class Fused:
 
     def advance(self, state: FusedState, blocks: jax.Array) -> FusedState:
         """Run `blocks` blocks, or fewer when a stop rule that the device can see fires."""
-        last = state.blocks + blocks
-
-        def wanted(state: FusedState) -> jax.Array:
-            go = state.blocks < last
-            go &= state.learner.skipped_in_a_row < self.spec.guard.skips_in_a_row
-            if self.spec.stop.episodes is not None:
-                go &= state.episodes < self.spec.stop.episodes
-            return go
-
-        return jax.lax.while_loop(wanted, self.block, state)
+        advanced: FusedState = repeat(self.block, state, blocks, self.spec)
+        return advanced
 
     def block(self, state: FusedState) -> FusedState:
         """q vector steps with the weights of the block's start, then p gradient steps."""
@@ -286,6 +279,20 @@ class Fused:
     def num_bytes(self) -> int:
         """Device memory of the replay, before it is allocated."""
         return ring.num_bytes(self.capacity, self.row) + (device_tree.num_bytes(self.capacity) if self.sampling else 0)
+
+
+def repeat(block: Callable[[Any], Any], state: Any, blocks: jax.Array, spec: Spec) -> Any:
+    """Apply `block` to the state of a run so many times, or fewer when a stop rule that the device can see fires."""
+    last = state.blocks + blocks
+
+    def wanted(state: Any) -> jax.Array:
+        go = state.blocks < last
+        go &= state.learner.skipped_in_a_row < spec.guard.skips_in_a_row
+        if spec.stop.episodes is not None:
+            go &= state.episodes < spec.stop.episodes
+        return go
+
+    return jax.lax.while_loop(wanted, block, state)
 
 
 def no_totals() -> Totals:

@@ -13,7 +13,7 @@ import numpy as np
 from hotloop.engines.jax.engine import JaxEngine, LearnerState
 from hotloop.envs.device import DeviceEnv, reset_all, step_all
 from hotloop.learning.returns import lambda_returns
-from hotloop.pipelines.fused import ActorState, Totals, count_episodes, no_totals
+from hotloop.pipelines.fused import ActorState, Totals, count_episodes, no_totals, repeat
 from hotloop.pipelines.session import Session
 from hotloop.replay.ring import Item
 from hotloop.spec import OnPolicy as Choice
@@ -80,16 +80,8 @@ class OnPolicy:
 
     def advance(self, state: OnPolicyState, blocks: jax.Array) -> OnPolicyState:
         """Run `blocks` blocks, or fewer when a stop rule that the device can see fires."""
-        last = state.blocks + blocks
-
-        def wanted(state: OnPolicyState) -> jax.Array:
-            go = state.blocks < last
-            go &= state.learner.skipped_in_a_row < self.spec.guard.skips_in_a_row
-            if self.spec.stop.episodes is not None:
-                go &= state.episodes < self.spec.stop.episodes
-            return go
-
-        return jax.lax.while_loop(wanted, self.block, state)
+        advanced: OnPolicyState = repeat(self.block, state, blocks, self.spec)
+        return advanced
 
     def block(self, state: OnPolicyState) -> OnPolicyState:
         """Collect with the weights of the block's start, then learn from all of it, `epochs` times."""

@@ -99,12 +99,16 @@ class JaxEngine:
 
     def estimate(self, params: Any, obs_B: Any, mode: Mode) -> Estimate:
         """What the network says under its own parameters (a tree), in float32."""
-        if self._dtype != jnp.float32:
-            params = jax.tree_util.tree_map_with_path(
-                lambda path, leaf: leaf if getattr(path[-1], "key", "") in RUNNING else leaf.astype(self._dtype), params
-            )
-        values, tau = self._network.apply(params, obs_B, mode)
+        values, tau = self._network.apply(self.in_precision(params), obs_B, mode)
         return Estimate(values.astype(jnp.float32), tau)
+
+    def in_precision(self, params: Any) -> Any:
+        """Parameters in the numbers networks compute in; running averages stay as they are."""
+        if self._dtype == jnp.float32:
+            return params
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: leaf if getattr(path[-1], "key", "") in RUNNING else leaf.astype(self._dtype), params
+        )
 
     def q_values(self, vector: jax.Array, obs_B: Any, key: jax.Array | None = None) -> jax.Array:
         """Q-values (B, A) of a batch of observations under a flat weight vector; with a key, those of a noisy draw."""

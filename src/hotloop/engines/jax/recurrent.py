@@ -61,7 +61,7 @@ class RecurrentEngine(JaxEngine):
         return memory_N, jnp.argmax(targets.legal_only(q_NA, legal_NA, xp=jnp), axis=-1).astype(jnp.int32)
 
     def _recall(self, params: Params, memory_N: Any, obs_N: Any) -> tuple[Any, jax.Array]:
-        params = self._in_precision(params)
+        params = self.in_precision(params)
         x_NF = self._torso.apply(params["torso"], obs_N, ACTING)
         memory_N, y_NH = self._core.step(params["core"], memory_N, x_NF)
         return memory_N, self._outputs.apply(params["head"], y_NH, ACTING).values.astype(jnp.float32)
@@ -70,7 +70,7 @@ class RecurrentEngine(JaxEngine):
 
     def unroll(self, params: Params, memory_B: Any, obs_TB: Any, first_TB: jax.Array) -> tuple[Any, jax.Array]:
         """The memory after T steps, and what the core says at each of them (T, B, H), under a tree of parameters."""
-        params, (length, batch) = self._in_precision(params), first_TB.shape
+        params, (length, batch) = self.in_precision(params), first_TB.shape
         flat = jax.tree.map(lambda leaf: leaf.reshape(length * batch, *leaf.shape[2:]), obs_TB)
         x_TBF = self._torso.apply(params["torso"], flat, ACTING).reshape(length, batch, -1)
         return self._core.unroll(params["core"], memory_B, x_TBF, first_TB)
@@ -85,7 +85,7 @@ class RecurrentEngine(JaxEngine):
         late = jax.tree.map(lambda leaf: leaf[burn_in:], (obs_SB, first_SB))
         _, y_TBH = self.unroll(params, memory_B, *late)
         length, size = y_TBH.shape[:2]
-        q = self._outputs.apply(self._in_precision(params["head"]), y_TBH.reshape(length * size, -1), ACTING).values
+        q = self._outputs.apply(self.in_precision(params["head"]), y_TBH.reshape(length * size, -1), ACTING).values
         return q.astype(jnp.float32).reshape(length, size, self.num_actions)
 
     def update(
@@ -133,9 +133,6 @@ class RecurrentEngine(JaxEngine):
         loss, td = maths.loss(z, None, target)
         weight_BL = mean_of_known(batch.truncated) if weight_B is None else weight_B
         return jnp.mean(weight_BL.reshape(-1) * loss), (td.reshape(batch.r_t.shape), jnp.mean(z))
-
-    def _in_precision(self, params: Params) -> Params:
-        return params if self._dtype == jnp.float32 else jax.tree.map(lambda leaf: leaf.astype(self._dtype), params)
 
 
 def mean_of_known(truncated_BL: jax.Array) -> jax.Array:

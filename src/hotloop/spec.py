@@ -230,8 +230,8 @@ class _Head(_Section):
     """Width of the dense layers of the head; with `dueling`, of each of its two streams."""
     noise: float | None = Field(default=None, gt=0)
     """σ₀ of NoisyNet: every layer of the head learns how much noise to add to its weights (published: 0.5). There is no
-    ε by default then. Each env draws noise of its own at each step; a batch has one draw for the net that learns and
-    one for the target net, and Double's choice is made with a draw per sample."""
+    ε by default then. Each env draws noise of its own at each step; a batch has one draw for the net that learns, one
+    for the target net and one for Double's choice."""
 
 
 class ScalarHead(_Head):

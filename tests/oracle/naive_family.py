@@ -138,7 +138,7 @@ class Net(NamedTuple):
                 features_BF @ self._of("torso/layers", i, "kernel") + self._of("torso/layers", i, "bias")
             )
         if isinstance(head, IqnHead):
-            count = {"learn": head.taus, "target": head.target_taus, "act": head.acting_taus}[role]
+            count = {"learn": head.taus, "target": head.target_taus}.get(role, head.acting_taus)
             tau_BN = draws.pop(0) if draws is not None else np.tile((np.arange(count) + 0.5) / count, (batch, 1))
             assert tau_BN.shape == (batch, count)
             noise = self._noise(draws, "head/streams")
@@ -222,7 +222,7 @@ def batch_target(
     head: Any = spec.network.head  # type: ignore[union-attr]
     rule, soft = spec.target.rule, spec.target.munchausen
     if rule != "target":
-        values_BAN, _ = chooser_BAN, _ = online.apply(batch.s_t, "act", draws)
+        values_BAN, _ = chooser_BAN, _ = online.apply(batch.s_t, "choose", draws)
     if rule != "vanilla":
         values_BAN, _ = target.apply(batch.s_t, "target", target_draws)
     if rule == "target":

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from hotloop.engines.jax.engine import METRICS, UPDATES_TO_DOUBLE_IT, JaxEngine, LearnerState, LossScale
-from hotloop.engines.jax.modules import Mode, dense_layers
+from hotloop.engines.jax.heads import cosines_of_pi
+from hotloop.engines.jax.modules import Mode, dense_layers, factors, noise_size, perturbed
 from hotloop.engines.jax.torsos import cnn, impala, mlp
 from hotloop.learning import targets
 from hotloop.learning.estimates import Atoms, Means, Quantiles
@@ -122,7 +123,8 @@ def test_estimates_reproduce_the_golden_vectors(kind: str, xp: Any, dtype: Any, 
     golden = read_golden(kind)
     inputs = {name: xp.asarray(np.array(value, dtype)) for name, value in golden["inputs"].items()}
     z, z_t = inputs["z"], inputs["z_t"]
-    maths: Any = Quantiles(DELTA, xp=xp)
+    constant: Any = jax.lax.stop_gradient if xp is jnp else np.asarray
+    maths: Any = Quantiles(DELTA, xp=xp, constant=constant)
     if kind == "scalar":
         maths, z, z_t = Means("huber", DELTA, xp=xp), z[:, 0], z_t[:, 0]
     elif kind == "c51":
@@ -278,26 +280,39 @@ def test_loss_and_gradient_equal_the_float64_oracle(case: Case) -> None:
     engine = engine_of(spec)
     params, target = random_weights(engine, 1), random_weights(engine, 2)
     batch, weight_B = random_batch(3, with_legal=case.legal), weights_of(4, BATCH)
-    key = KEY if engine.is_random else None
+    is_random = engine.is_random
 
     @jax.jit
     def run(params: Any, target: Any) -> Any:
-        """The gradient, and all that is drawn for it by the target net and by the online net."""
+        """The gradient, and all that is drawn for it: noise, then fractions of the target net and of the online net."""
+        with naive.recorded() as noise:
+            draws = jax.tree.map(lambda leaf: leaf[0], engine.draws(KEY, 1)) if is_random else None
         with naive.recorded() as of_target:
-            frozen = engine.frozen(target, batch, None if key is None else jax.random.fold_in(key, 5))
+            frozen = engine.frozen(target, batch, draws)
         with naive.recorded() as of_online:
-            engine.loss(engine.layout.unflatten(params), batch, frozen, weight_B, key)
-        return engine.gradient(params, batch, frozen, weight_B, key), of_target, of_online
+            engine.loss(engine.layout.unflatten(params), batch, frozen, weight_B, draws)
+        return engine.gradient(params, batch, frozen, weight_B, draws), noise, of_target, of_online
 
-    (gradient, loss, td_B, q), *drawn = run(params, target)
-    target_draws, draws = ([np.asarray(array, np.float64) for array in each] for each in drawn)
+    (gradient, loss, td_B, q), noise, *fractions = run(params, target)
+    layers = [sum(shape) for name, (_, _, shape) in engine.layout.spans().items() if name.endswith("kernel_noise")]
+    has_taus = case.head == "iqn"
+    chosen = ["choose", "learn"] if case.rule != "target" else ["learn"]
+    passes = (["target"] * (0 if case.rule == "vanilla" else 2 if case.soft else 1), chosen)
+    target_draws, draws = [], []
+    for drawn, taus, roles in zip((target_draws, draws), fractions, passes, strict=True):
+        assert len(taus) == has_taus * len(roles), "nothing is drawn beside the fractions of each pass"
+        for i, role in enumerate(roles):
+            drawn += [np.asarray(taus[i], np.float64)] if has_taus else []
+            if layers:
+                row_T = np.asarray(noise[0], np.float64)[0, ["target", "choose", "learn"].index(role)]
+                assert row_T.size == sum(layers)
+                drawn += [part_T[None] for part_T in np.split(row_T, np.cumsum(layers)[:-1])]
 
     def net(vector: Any) -> naive.Net:
         spans = engine.layout.spans().items()
         named = {name: np.asarray(vector, np.float64)[a:b].reshape(shape) for name, (a, b, shape) in spans}
         return naive.Net(spec, named, ACTIONS)
 
-    is_random = engine.is_random
     goals = naive.batch_target(
         spec, net(params), net(target), batch, draws if is_random else None, target_draws if is_random else None
     )
@@ -358,7 +373,7 @@ def test_q_values_without_a_key_are_those_of_the_mean_weights(kind: str, dueling
 def test_fractions_are_drawn_per_sample_and_as_many_as_the_role_asks_for() -> None:
     engine = engine_of(spec_of(HEADS["iqn"]))
     tree, obs_B = engine.layout.unflatten(random_weights(engine, 1)), random_batch(3).s_tm1
-    for role, count in (("learn", 4), ("target", 3), ("act", 5)):
+    for role, count in (("learn", 4), ("target", 3), ("act", 5), ("choose", 5)):
         values, tau = engine.estimate(tree, obs_B, Mode(role, KEY))
         assert values.shape == (BATCH, ACTIONS, count)
         assert tau is not None
@@ -367,6 +382,11 @@ def test_fractions_are_drawn_per_sample_and_as_many_as_the_role_asks_for() -> No
         assert 0 <= tau.min() < tau.max() < 1
         even: Any = engine.estimate(tree, obs_B, Mode(role)).tau
         np.testing.assert_allclose(even, [[(i + 0.5) / count for i in range(count)]] * BATCH, rtol=1e-6)
+
+
+def test_cosines_of_the_fractions_are_those_of_the_formula() -> None:
+    x = np.concatenate([np.arange(65) / 2, weights_of(1, 10_000) * 20, [-63.0]]).astype(np.float32)
+    np.testing.assert_allclose(cosines_of_pi(x), np.cos(np.pi * x.astype(np.float64)), atol=1e-6)
 
 
 # -- noise --------------------------------------------------------------------------------------------
@@ -382,9 +402,12 @@ def test_acting_draws_noise_for_each_env_and_a_batch_has_one_in_common(kind: str
         named["head/embedding/dense_0/bias"][:] = 1.0
     tree = engine.layout.unflatten(engine.layout.from_named(named))
     same_B = np.repeat(random_batch(3).s_tm1[:1], BATCH, axis=0)
-    for role in ("learn", "target"):
-        values = np.asarray(engine.estimate(tree, same_B, Mode(role, KEY)).values)
+    draws, seen = jax.tree.map(lambda leaf: leaf[0], engine.draws(KEY, 1)), []
+    for role in ("learn", "target", "choose"):
+        values = np.asarray(engine.estimate(tree, same_B, draws.mode(role)).values)
         np.testing.assert_allclose(values, np.broadcast_to(values[:1], values.shape), rtol=1e-5, atol=1e-6)
+        seen.append(values[0].ravel()[0])
+    assert len({round(float(value), 4) for value in seen}) == 3, "each pass has noise of its own"
     values = np.asarray(engine.estimate(tree, same_B, Mode("act", KEY)).values).reshape(BATCH, ACTIONS, -1)
     for i, j in combinations(range(BATCH), 2):
         assert np.abs(values[i] - values[j]).min() > 1e-5, "each env has noise of its own"
@@ -398,9 +421,14 @@ def test_noise_per_row_equals_the_factorised_formula() -> None:
     module, x_BI = dense_layers([3], None, activate_last=False, noise=0.5), weights_of(1, 4, 2)
     shapes = jax.eval_shape(module.init, KEY, x_BI)["dense_0"]
     layer = {name: weights_of(i, *leaf.shape) for i, (name, leaf) in enumerate(sorted(shapes.items()))}
-    for role, rows in (("act", 4), ("learn", 1)):
+    params = {"dense_0": layer}
+    assert noise_size(params) == 2 + 3
+    for rows in (4, 1):
         with naive.recorded() as draws:
-            ours = module.apply({"dense_0": layer}, x_BI, Mode(role, KEY))
+            if rows == 4:
+                ours = module.apply(params, x_BI, Mode("act", KEY))
+            else:
+                ours = module.apply(perturbed(params, factors(KEY, (1, 2 + 3))[0]), x_BI, Mode("learn", KEY))
         assert [d.shape for d in draws] == [(rows, 2 + 3)]
         for b in range(4):
             f = naive.factorised(np.asarray(draws[0], np.float64)[b if rows > 1 else 0])

@@ -4,6 +4,7 @@ Each knows the Q-value it means, what it is pulled towards, and how far it is fr
 action taken: (B,) for means, (B, N) for distributions.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from hotloop.learning import losses
@@ -67,8 +68,9 @@ class Atoms:
 class Quantiles:
     """Quantiles of the return at fractions τ (QR-DQN, IQN)."""
 
-    def __init__(self, delta: float, *, xp: Any) -> None:
-        self.delta, self.xp = delta, xp
+    def __init__(self, delta: float, *, xp: Any, constant: Callable[[Array], Array]) -> None:
+        """`constant` hides a number from differentiation, as `jax.lax.stop_gradient` does."""
+        self.delta, self.xp, self.constant = delta, xp, constant
 
     def q(self, quantiles_BAN: Array) -> Array:
         """Mean of the quantiles (B, A)."""
@@ -79,13 +81,23 @@ class Quantiles:
         return bootstrapped(r_t_B[:, None], discount_t_B[:, None], z_t_BM)
 
     def loss(self, z_BN: Array, tau: Array, target_BM: Array) -> tuple[Array, Array]:
-        """Quantile Huber loss: summed over own quantiles, mean over those of the target; TD error of the means."""
-        xp = self.xp
-        tau_BN1 = (tau if tau.ndim == 2 else tau[None, :])[:, :, None]
-        td_BNM = target_BM[:, None, :] - z_BN[:, :, None]
-        tilt_BNM = xp.abs(tau_BN1 - xp.where(td_BNM < 0, 1.0, 0.0))
-        penalty_BNM = tilt_BNM * losses.huber(td_BNM, self.delta, xp=xp) / self.delta
-        loss_B = xp.sum(xp.mean(penalty_BNM, axis=-1), axis=-1)
+        """Quantile Huber loss: summed over own quantiles, mean over those of the target; TD error of the means.
+
+        Loss and slope come from one pass over all pairs, summed by matrix products; differentiating would take more.
+        """
+        xp, delta, (batch, count), pairs = self.xp, self.delta, z_BN.shape, target_BM.shape[1]
+        fixed_BN, tau_BN = self.constant(z_BN), tau if tau.ndim == 2 else tau[None, :]
+        td_BNM = target_BM[:, None, :] - fixed_BN[:, :, None]
+        clipped_BNM = xp.clip(td_BNM, -delta, delta)
+        slope_BNM = clipped_BNM * xp.where(td_BNM < 0, 1.0 - tau_BN[:, :, None], tau_BN[:, :, None])
+        penalty_BNM = slope_BNM * (td_BNM - 0.5 * clipped_BNM)
+
+        def mean_over_pairs(x_BNM: Array) -> Array:  # and in units of delta
+            each_M = xp.full(pairs, 1.0 / (pairs * delta), dtype=x_BNM.dtype)
+            return self.constant((x_BNM.reshape(-1, pairs) @ each_M).reshape(batch, count))
+
+        moved_BN = z_BN - fixed_BN  # zero, but the gradient flows through it
+        loss_B = xp.sum(mean_over_pairs(penalty_BNM) - mean_over_pairs(slope_BNM) * moved_BN, axis=-1)
         return loss_B, xp.mean(target_BM, axis=-1) - xp.mean(z_BN, axis=-1)
 
 

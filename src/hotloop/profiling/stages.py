@@ -82,7 +82,9 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
     drawn_by = jax.jit(lambda s: jax.lax.map(lambda k: pipeline.sample(s.ring, s.priorities, k, s.env_steps), keys))
     draws = drawn_by(state)
     batches = draws.batches
-    learner, drawn = state.learner, key if engine.is_random else None
+    learner, drawn = state.learner, None
+    if engine.is_random:
+        drawn = jax.tree.map(lambda leaf: leaf[0], engine.draws(key, 1))
     frozen = jax.jit(jax.vmap(lambda batch: engine.frozen_batches(learner.target, batch, drawn)))(batches)
     first = jax.tree.map(lambda leaf: leaf[0, 0], (batches, frozen))
     in_one = jax.tree.map(lambda leaf: leaf[0], frozen)
@@ -161,7 +163,7 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
         "optimiser": (optimiser, (learner.params, learner.optimizer), block.updates),
         **({"priorities": (priorities, state.priorities, 1)} if pipeline.sampling else {}),
         UPDATE: (
-            lambda i, s: engine.update(s, turn(i, batches), engine.learning_rate(state.env_steps + i), None, drawn)[0],
+            lambda i, s: engine.update(s, turn(i, batches), engine.learning_rate(state.env_steps + i), None, key)[0],
             learner,
             1,
         ),

@@ -11,7 +11,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from hotloop import registry
 from hotloop.engines.jax.flat import Layout
 from hotloop.engines.jax.heads import Estimate
-from hotloop.engines.jax.modules import RUNNING, Functions, Mode, Module, sequential
+from hotloop.engines.jax.modules import (
+    RUNNING,
+    Functions,
+    Mode,
+    Module,
+    factors,
+    noise_size,
+    perturbed,
+    sequential,
+)
 from hotloop.engines.jax.optimizers import direction
 from hotloop.learning import estimates, schedules, targets
 from hotloop.spec import Boltzmann, C51Head, CustomNetwork, IqnHead, Network, QuantileHead, ScalarHead, Spec
@@ -34,6 +43,21 @@ class LossScale(NamedTuple):
 
     factor: jax.Array
     held: jax.Array
+
+
+PASSES = ("target", "choose", "learn")
+
+
+class Draws(NamedTuple):
+    """What chance gives to one update: a key for fractions, and factors of noisy layers, a row for each of PASSES."""
+
+    key: jax.Array
+    noise_PT: jax.Array
+
+    def mode(self, role: str) -> Mode:
+        """The mode of one pass."""
+        number = PASSES.index(role)
+        return Mode(role, self.key, self.noise_PT[number]).part(number)
 
 
 class Frozen(NamedTuple):
@@ -72,7 +96,7 @@ class JaxEngine:
         self._direction = direction(spec.optimizer)
         self._obs_1 = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), obs)
         params = jax.eval_shape(self._network.init, jax.random.key(0), self._obs_1)
-        self.layout = Layout(params)
+        self.layout, self._noise_size = Layout(params), noise_size(params)
         self._measured = self._where_measured()
         self._by_batch = _sharding(spec.devices)
         q_shape = jax.eval_shape(
@@ -99,7 +123,10 @@ class JaxEngine:
 
     def estimate(self, params: Any, obs_B: Any, mode: Mode) -> Estimate:
         """What the network says under its own parameters (a tree), in float32."""
-        values, tau = self._network.apply(self.in_precision(params), obs_B, mode)
+        params = self.in_precision(params)
+        if mode.noise is not None:
+            params = perturbed(params, mode.noise)
+        values, tau = self._network.apply(params, obs_B, mode)
         return Estimate(values.astype(jnp.float32), tau)
 
     def in_precision(self, params: Any) -> Any:
@@ -177,21 +204,21 @@ class JaxEngine:
         count = batches.r_t.shape[0]
         # The target net stands still, so one forward pass does for all batches; with noise, each has its own draw.
         frozen_K = None if self.is_random else self.frozen_batches(state.target, batches)
-        keys_K = jax.random.split(key, count) if key is not None and self.is_random else None
+        draws_K = self.draws(key, count) if key is not None and self.is_random else None
 
         def one(carry: Any, inputs: Any) -> Any:
             params, optimizer, scale = carry
-            batch, frozen, weight_B, key = inputs
+            batch, frozen, weight_B, draws = inputs
             if frozen is None:
-                frozen = self.frozen(state.target, batch, jax.random.fold_in(key, 0))
+                frozen = self.frozen(state.target, batch, draws)
             factor = scale.factor if scale else None
-            gradient, loss, td_B, q = self.gradient(params, batch, frozen, weight_B, key, factor)
+            gradient, loss, td_B, q = self.gradient(params, batch, frozen, weight_B, draws, factor)
             params, optimizer, norm, finite = self.step(params, optimizer, gradient, loss, learning_rate)
             row = jnp.stack([loss, norm, q, finite.astype(jnp.float32)])
             return (params, optimizer, _rescaled(scale, finite)), (td_B, row, _is_only_overflow(scale, finite))
 
         (params, optimizer, scale), (td_KB, metrics_KM, overflow_K) = jax.lax.scan(
-            one, (state.params, state.optimizer, state.loss_scale), (batches, frozen_K, weight_KB, keys_K)
+            one, (state.params, state.optimizer, state.loss_scale), (batches, frozen_K, weight_KB, draws_K)
         )
         # Counted here, once, from what the loop left behind.
         applied_K = metrics_KM[:, METRICS.index("applied")] > 0
@@ -203,19 +230,24 @@ class JaxEngine:
         sums = jnp.sum(jnp.where(applied_K[:, None], metrics_KM, 0.0), axis=0)
         return LearnerState(params, state.target, optimizer, updates, skipped, in_a_row, scale), td_KB, sums
 
-    def frozen_batches(self, target: jax.Array, batches: Any, key: jax.Array | None = None) -> Frozen:
-        """What the target net says of K batches (K, B, …), with one draw of noise for all."""
+    def draws(self, key: jax.Array, count: int) -> Draws:
+        """Draw for so many updates (a leading axis) at once."""
+        noise_key, key = jax.random.split(key)
+        return Draws(jax.random.split(key, count), factors(noise_key, (count, len(PASSES), self._noise_size)))
+
+    def frozen_batches(self, target: jax.Array, batches: Any, draws: Draws | None = None) -> Frozen:
+        """What the target net says of K batches (K, B, …), with the same draws for all."""
         lead = batches.r_t.shape[:2]
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batches)
-        return jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), self.frozen(target, flat, key))
+        return jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), self.frozen(target, flat, draws))
 
-    def frozen(self, target: jax.Array, batch: Any, key: jax.Array | None = None) -> Frozen:
+    def frozen(self, target: jax.Array, batch: Any, draws: Draws | None = None) -> Frozen:
         """What the target net says of a batch (B, …)."""
         if self.spec.on_policy is not None:  # r_t is the whole target: nothing is added to it
             return Frozen(jnp.zeros((*batch.r_t.shape, 1), jnp.float32), None)
         if not self.has_target:
             return Frozen(None, None)
-        params, mode = self.layout.unflatten(target), Mode("target", key)
+        params, mode = self.layout.unflatten(target), _mode("target", draws)
         values_t = self.estimate(params, batch.s_t, mode).values
         soft = self.spec.target.munchausen
         if soft is None:
@@ -230,13 +262,12 @@ class JaxEngine:
         batch: Any,
         frozen: Frozen,
         weight_B: jax.Array | None = None,
-        key: jax.Array | None = None,
+        draws: Draws | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """Mean loss of one batch under the network's own parameters; beside it TD errors (B,) and the mean Q-value."""
         maths, rule, (values_t, bonus_B) = self._estimates, self.spec.target.rule, frozen
-        learning = Mode("learn", key).part(1)
         if rule != "target":
-            online_t = self.estimate(jax.lax.stop_gradient(params), batch.s_t, Mode("act", key).part(2)).values
+            online_t = self.estimate(jax.lax.stop_gradient(params), batch.s_t, _mode("choose", draws)).values
             values_t = online_t if rule == "vanilla" else values_t
         q_t_BA = maths.q(values_t if rule == "target" else online_t)  # of the net that chooses
         q_t_BA = targets.legal_only(q_t_BA, batch.legal_t, xp=jnp)
@@ -248,7 +279,7 @@ class JaxEngine:
         )
         r_t_B = batch.r_t if bonus_B is None else batch.r_t + bonus_B
         target = jax.lax.stop_gradient(maths.target(r_t_B, batch.discount_t, z_t))
-        values, tau = self.estimate(params, batch.s_tm1, learning)
+        values, tau = self.estimate(params, batch.s_tm1, _mode("learn", draws))
         z = targets.value_of(values, batch.a_tm1, xp=jnp)
         loss_B, td_B = maths.loss(z, tau, target)
         return jnp.mean(loss_B if weight_B is None else weight_B * loss_B), (td_B, jnp.mean(maths.q(z)))
@@ -259,7 +290,7 @@ class JaxEngine:
         batch: Any,
         frozen: Frozen,
         weight_B: jax.Array | None = None,
-        key: jax.Array | None = None,
+        draws: Draws | None = None,
         scale: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Flat gradient of one batch's loss; loss, TD errors (B,) and mean Q-value.
@@ -278,15 +309,17 @@ class JaxEngine:
 
         parts = self.spec.optimizer.accumulate
         if parts == 1:
-            gradient, loss, td_B, q = of(batch, frozen, weight_B, key)
+            gradient, loss, td_B, q = of(batch, frozen, weight_B, draws)
         else:
             split = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), (batch, frozen, weight_B))
-            keys = None if key is None else jax.random.split(key, parts)
-            total, (losses, td_PB, qs) = jax.lax.scan(
-                lambda total, inputs: (lambda g, *rest: (total + g, rest))(*of(*inputs)),
-                jnp.zeros_like(params),
-                (*split, keys),
-            )
+            keys = None if draws is None else jax.random.split(draws.key, parts)
+
+            def add(total: jax.Array, inputs: Any) -> Any:
+                *part, key = inputs
+                gradient, *rest = of(*part, None if draws is None else draws._replace(key=key))
+                return total + gradient, rest
+
+            total, (losses, td_PB, qs) = jax.lax.scan(add, jnp.zeros_like(params), (*split, keys))
             gradient, loss, td_B, q = total / parts, jnp.mean(losses), td_PB.reshape(-1), jnp.mean(qs)
         if scale is not None:  # running averages ask for their step whatever the loss is multiplied by
             is_scaled = True if self._measured is None else ~self._measured
@@ -342,6 +375,10 @@ class JaxEngine:
         return schedules.value_at(env_steps.astype(jnp.float32), xp=jnp, **self.spec.exploration_schedule.model_dump())
 
 
+def _mode(role: str, draws: Draws | None) -> Mode:
+    return Mode(role) if draws is None else draws.mode(role)
+
+
 def _composed(spec: Spec, num_actions: int) -> Functions:
     if isinstance(spec.network, CustomNetwork):
         raise ValueError(
@@ -364,7 +401,7 @@ def _estimates(spec: Spec, head: Any) -> Any:
     if isinstance(head, C51Head):
         return estimates.Atoms(head.low, head.high, head.atoms, xp=jnp)
     if isinstance(head, QuantileHead | IqnHead):
-        return estimates.Quantiles(spec.loss.delta, xp=jnp)
+        return estimates.Quantiles(spec.loss.delta, xp=jnp, constant=jax.lax.stop_gradient)
     return estimates.Means(spec.loss.kind, spec.loss.delta, xp=jnp)
 
 

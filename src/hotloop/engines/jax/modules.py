@@ -29,8 +29,10 @@ class Mode(NamedTuple):
     """What a forward pass is for, and where its randomness comes from; without a key there is none."""
 
     role: str = "act"
-    """act, learn (the pass that is differentiated) or target."""
+    """act, learn (the pass that is differentiated), target, or choose (Double's choice of an action)."""
     key: jax.Array | None = None
+    noise: jax.Array | None = None
+    """What was drawn for all noisy layers, for a batch in common (see `perturbed`)."""
 
     def part(self, number: int) -> "Mode":
         """The mode for one of several parts, with a key of its own."""
@@ -136,21 +138,47 @@ def dense(layer: Params, x_BI: jax.Array, mode: Mode) -> jax.Array:
     """One dense layer, in the precision of its kernel; noisy if it has learned how much."""
     kernel, bias = layer["kernel"], layer.get("bias")
     x_BI = x_BI.astype(kernel.dtype)
-    if "kernel_noise" not in layer or mode.key is None:
+    if "kernel_noise" not in layer or mode.key is None or mode.role != "act":
         out_BO = x_BI @ kernel
         return out_BO if bias is None else add_bias(out_BO, bias)
-    # Factorised: one number per input and per output. Envs that act draw a row each, a batch has one in common.
-    rows = x_BI.shape[0] if mode.role == "act" else 1
-    fan_in, width = kernel.shape
-    drawn = jax.random.normal(mode.key, (rows, fan_in + width), kernel.dtype)
-    # Kept apart: fused into what follows, it would be drawn again for every weight.
-    noise = jax.lax.optimization_barrier(jnp.sign(drawn) * jnp.sqrt(jnp.abs(drawn)))
-    in_RI, out_RO = noise[:, :fan_in], noise[:, fan_in:]
-    if mode.role == "act":
-        out_BO = x_BI @ kernel + ((x_BI * in_RI) @ layer["kernel_noise"]) * out_RO
-        return out_BO if bias is None else out_BO + bias + layer["bias_noise"] * out_RO
-    out_BO = x_BI @ (kernel + layer["kernel_noise"] * (in_RI.T * out_RO))
-    return out_BO if bias is None else add_bias(out_BO, bias + layer["bias_noise"] * out_RO[0])
+    noise_BT = factors(mode.key, (x_BI.shape[0], sum(kernel.shape)), kernel.dtype)  # each env that acts has its own
+    in_BI, out_BO = noise_BT[:, : kernel.shape[0]], noise_BT[:, kernel.shape[0] :]
+    y_BO = x_BI @ kernel + ((x_BI * in_BI) @ layer["kernel_noise"]) * out_BO
+    return y_BO if bias is None else y_BO + bias + layer["bias_noise"] * out_BO
+
+
+def factors(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+    """Factorised noise: sign(x) sqrt|x| of Gaussians, one for each input and output of a layer."""
+    drawn = jax.random.normal(key, shape, dtype)
+    return jnp.sign(drawn) * jnp.sqrt(jnp.abs(drawn))
+
+
+def noise_size(params: Params) -> int:
+    """How many factors `perturbed` takes."""
+    if not isinstance(params, dict):
+        return 0
+    if "kernel_noise" in params:
+        return sum(params["kernel"].shape)
+    return sum(noise_size(part) for part in params.values())
+
+
+def perturbed(params: Params, noise_T: jax.Array) -> Params:
+    """The network with its noise in the weights: a batch is then one product per layer, as without noise.
+
+    The factors are drawn beforehand: drawn in here, XLA would draw them again for every weight.
+    """
+    if not isinstance(params, dict):
+        return params
+    if "kernel_noise" not in params:
+        out, start = {}, 0
+        for name in sorted(params):
+            end = start + noise_size(params[name])
+            out[name], start = perturbed(params[name], noise_T[start:end]), end
+        return out
+    kernel = params["kernel"]
+    in_I, out_O = jnp.split(noise_T.astype(kernel.dtype), [kernel.shape[0]])
+    noisy = {"kernel": kernel + params["kernel_noise"] * (in_I[:, None] * out_O)}
+    return noisy if "bias" not in params else noisy | {"bias": params["bias"] + params["bias_noise"] * out_O}
 
 
 @jax.custom_vjp

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from hotloop import registry
 from hotloop.engines.jax import cores
-from hotloop.engines.jax.engine import Frozen, JaxEngine, LearnerState
+from hotloop.engines.jax.engine import Draws, Frozen, JaxEngine, LearnerState
 from hotloop.engines.jax.modules import ACTING, Functions, Params
 from hotloop.learning import targets
 from hotloop.spec import Network, Spec
@@ -102,9 +102,9 @@ class RecurrentEngine(JaxEngine):
         state, td, sums = super().update(state, batches, learning_rate, mean_of_known(batches.truncated))
         return state, td.reshape(batches.r_t.shape), sums
 
-    def frozen(self, target: jax.Array, batch: Any, key: jax.Array | None = None) -> Frozen:
+    def frozen(self, target: jax.Array, batch: Any, draws: Draws | None = None) -> Frozen:
         """What the target net, with a memory of its own, says of the next states: (B, L, A)."""
-        del key
+        del draws
         if not self.has_target:
             return Frozen(None, None)
         return Frozen(self.learned_q(self.layout.unflatten(target), batch)[1:].swapaxes(0, 1), None)
@@ -115,13 +115,13 @@ class RecurrentEngine(JaxEngine):
         batch: Any,
         frozen: Frozen,
         weight_B: jax.Array | None = None,
-        key: jax.Array | None = None,
+        draws: Draws | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """Mean loss of the learned steps of one batch; beside it TD errors (B, L) and the mean Q-value.
 
         `weight_B` is that of each step (B, L).
         """
-        del key
+        del draws
         maths, rule = self._estimates, self.spec.target.rule
         q_BTA = self.learned_q(params, batch).swapaxes(0, 1)
         flat = batch.r_t.size

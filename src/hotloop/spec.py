@@ -275,9 +275,9 @@ class IqnHead(_Head):
     taus: PositiveInt = 8
     """Fractions drawn per sample for the online net."""
     target_taus: PositiveInt = 8
-    """Fractions drawn per sample for the target net."""
+    """Fractions drawn per sample for the target net, and for Double's choice."""
     acting_taus: PositiveInt = 32
-    """Fractions whose mean is the Q-value, for choosing actions; evenly spaced in evaluations."""
+    """Fractions whose mean is the Q-value, for acting; evenly spaced in evaluations."""
 
 
 def _head(value: Any) -> Any:

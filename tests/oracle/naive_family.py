@@ -138,7 +138,7 @@ class Net(NamedTuple):
                 features_BF @ self._of("torso/layers", i, "kernel") + self._of("torso/layers", i, "bias")
             )
         if isinstance(head, IqnHead):
-            count = {"learn": head.taus, "target": head.target_taus}.get(role, head.acting_taus)
+            count = {"learn": head.taus, "act": head.acting_taus}.get(role, head.target_taus)
             tau_BN = draws.pop(0) if draws is not None else np.tile((np.arange(count) + 0.5) / count, (batch, 1))
             assert tau_BN.shape == (batch, count)
             noise = self._noise(draws, "head/streams")

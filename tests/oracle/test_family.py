@@ -373,7 +373,7 @@ def test_q_values_without_a_key_are_those_of_the_mean_weights(kind: str, dueling
 def test_fractions_are_drawn_per_sample_and_as_many_as_the_role_asks_for() -> None:
     engine = engine_of(spec_of(HEADS["iqn"]))
     tree, obs_B = engine.layout.unflatten(random_weights(engine, 1)), random_batch(3).s_tm1
-    for role, count in (("learn", 4), ("target", 3), ("act", 5), ("choose", 5)):
+    for role, count in (("learn", 4), ("target", 3), ("act", 5), ("choose", 3)):
         values, tau = engine.estimate(tree, obs_B, Mode(role, KEY))
         assert values.shape == (BATCH, ACTIONS, count)
         assert tau is not None

@@ -76,10 +76,10 @@ def _snakes(capacity: int) -> dict[str, tuple[Callable[[], None], int]]:
 
 
 def _cartpoles() -> dict[str, tuple[Callable[[], None], int]]:
-    cases = {}
+    cases, same = {}, {"network.torso.hidden": [64, 64]}
     for name, preset in (("dqn at its usual ratio", "cartpole"), ("pqn", "pqn")):
         block = load_spec(preset).block
-        cases[name] = _trainer(preset, max(1, CARTPOLE_STEPS // block.env_steps), {})
+        cases[name] = _trainer(preset, max(1, CARTPOLE_STEPS // block.env_steps), same)
     return cases
 
 

@@ -37,7 +37,7 @@ class Curve(NamedTuple):
 SNAKE = {
     "snake": Reference(25.4, 200_000, {8: 20.0, 10: 26.4, 15: 45.1, 20: 52.3}),
     "snake_basic": Reference(16.8, 200_000, {}),
-    "snake_rainbow": Reference(37.2, 1_000_000, {}),
+    "snake_rainbow": Reference(37.2, 300_000, {}),
 }
 
 
@@ -70,7 +70,7 @@ def _cartpole(result: Result, preset: str, folder: Path, reporter: Reporter) -> 
     note += ", ".join(f"{steps // 1000}k" if steps else "never" for steps in reached)
     note += f"; best weights on 100 new episodes: {', '.join(f'{score:.0f}' for score in new)}; "
     note += f"{done.seconds:.0f} s for all seeds, compiling included"
-    result.rows.append(Row(f"cartpole/{preset}", done.env_steps, "env steps a seed", note=note))
+    result.rows.append(Row(f"cartpole/{preset}", done.env_steps / 1000, "thousand env steps", note=note))
     return _curve(rows, "return")
 
 

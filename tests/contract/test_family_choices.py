@@ -1,5 +1,6 @@
 """Every pair of choices works together, or is refused; every preset of the family learns, saves and goes on."""
 
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -102,7 +103,7 @@ def test_each_pair_of_choices_acts_and_learns(names: tuple[str, ...]) -> None:
     batches = Item(obs(*lead), rng.integers(0, ACTIONS, lead).astype(np.int32), *numbers, obs(*lead), legal)
     weight = rng.uniform(0.5, 1.0, lead).astype(np.float32) if spec.beta_schedule else None
 
-    @jax.jit
+    @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # half the time to compile
     def program(key: jax.Array) -> Any:
         state = engine.init(key)
         new, td_KB, sums = engine.update(state, batches, jnp.float32(1e-2), weight, key)

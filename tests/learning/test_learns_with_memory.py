@@ -85,6 +85,7 @@ def test_without_memory_the_cue_is_lost(tmp_path: Path) -> None:
     assert 0.35 < run.return_mean < 0.65
 
 
+@pytest.mark.slow
 def test_a_pole_is_balanced_longer_by_an_agent_that_remembers_its_speeds(tmp_path: Path) -> None:
     """Without speeds no reaction to the angle alone is right: a network of as many weights stays below 50."""
     steps = {"stop.steps": 20_000, "evaluation.every": 10_000}

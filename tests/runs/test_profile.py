@@ -60,6 +60,7 @@ def test_a_profiled_run_is_the_same_run_and_names_every_stage(hotloop, finished_
     assert (tmp_path / "run" / "profile.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_a_profile_of_two_seeds_of_snake_shows_features_and_flood_fill_within_the_env_step(hotloop):
     small = ("--set", "env={id: snake, num_envs: 8, options: {grid: 6}}", "--set", "updates_per_step=0.125")
     ran = hotloop("profile", "tiny.yaml", *small, "--set", "seeds=2", "--out", "snake")
@@ -68,6 +69,7 @@ def test_a_profile_of_two_seeds_of_snake_shows_features_and_flood_fill_within_th
         assert said in ran.out, ran.out
 
 
+@pytest.mark.slow
 def test_the_fused_block_is_timed_as_it_runs(hotloop, tmp_path):
     """Within a wide margin of the speed of the run itself, however small a block is, and whatever the target rule."""
     for rule in ("vanilla", "double"):

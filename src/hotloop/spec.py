@@ -376,7 +376,9 @@ class Optimizer(_Section):
 
 
 class EpsilonGreedy(_Section):
-    """A uniform action with probability ε, else the best; one draw per env and step."""
+    """A uniform action with probability ε, else the best; one draw per env and step.
+
+    On the device each env of a vector step has the ε of its own env step, on the host all have that of the first."""
 
     kind: Literal["epsilon_greedy"] = "epsilon_greedy"
     epsilon: Schedule = Linear(kind="linear", start=1.0, end=0.05, steps=10_000)
@@ -400,7 +402,9 @@ class Uniform(_Section):
 class Prioritized(_Section):
     """Transitions are drawn in proportion to (|TD error| + `epsilon`)^`alpha`, and weighted by how rare that makes it.
 
-    A new transition gets the largest priority seen so far."""
+    A new transition gets the largest priority seen so far. On the host each batch has one draw from each of its
+    `batch_size` equal parts of the sum of priorities, and of a transition drawn twice the later TD error counts; on the
+    device draws are independent, and the larger TD error counts."""
 
     kind: Literal["prioritized"]
     alpha: float = Field(default=0.6, ge=0, le=1)
@@ -409,6 +413,10 @@ class Prioritized(_Section):
     """How much of the bias the importance weights take back, a number or a schedule in env steps: 1 is all of it."""
     epsilon: float = Field(default=1e-6, ge=1e-30)
     """Keeps every transition possible."""
+    updates_per_draw: PositiveInt = 8
+    """Gradient steps whose batches are drawn at once, at most: then priorities move, and the next are drawn among the
+    transitions that were there at the block's start of learning. A block's updates are divided evenly, so it is the
+    largest divisor of their number up to this. 1 is the published algorithm, and the dearest."""
 
 
 class Hindsight(_Section):
@@ -724,6 +732,13 @@ class Spec(_Section):
             learned = self.on_policy.epochs * self.on_policy.minibatches
             return Block(self.env.num_envs, self.on_policy.steps, learned)
         return plan_block(self.updates_per_step, self.env.num_envs)
+
+    @property
+    def updates_per_draw(self) -> int:
+        """Gradient steps whose batches are drawn at once: a block's, or with priorities a divisor of their number."""
+        updates, sampling = self.block.updates, self.replay.sampling
+        most = sampling.updates_per_draw if isinstance(sampling, Prioritized) else updates
+        return max(size for size in range(1, min(most, updates) + 1) if updates % size == 0)
 
     @property
     def exploration_schedule(self) -> Constant | Linear | Exponential | Step | Cosine | Periodic:

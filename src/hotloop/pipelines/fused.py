@@ -55,7 +55,7 @@ class FusedState(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """The batches of a block (K, B, …); with priorities also where they lie and what each sample weighs."""
+    """Batches (K, B, …) drawn at once; with priorities also where they lie and what each sample weighs."""
 
     batches: ring.Item
     places: Any = None
@@ -81,6 +81,7 @@ class Fused:
     def __init__(self, spec: Spec, env: DeviceEnv, engine: JaxEngine) -> None:
         self.spec, self.env, self.engine = spec, env, engine
         self.block_plan = spec.block
+        self.portions = self.block_plan.updates // spec.updates_per_draw
         self.capacity = ring.whole_blocks(spec.replay.capacity, self.block_plan.env_steps)
         self.masked = spec.env.action_mask
         obs = jax.ShapeDtypeStruct(env.obs_spec.shape, env.obs_spec.dtype)
@@ -136,22 +137,39 @@ class Fused:
         env_steps = state.env_steps + self.block_plan.env_steps
         learning = env_steps >= self.spec.replay.start
 
-        # Drawn outside the branch, unused before the learning start: with the ring inside, a block is a fifth slower.
-        drawn = self.sample(kept, priorities, sample_key, env_steps)
+        def portion(carry: tuple[LearnerState, Any], keys: tuple[jax.Array, jax.Array]) -> Any:
+            learner, priorities = carry
+            # Drawn outside the branch, unused before the learning start: with the ring inside, a block is a fifth
+            # slower.
+            drawn = self.sample(kept, priorities, keys[0], env_steps)
 
-        def learn(learner: LearnerState) -> tuple[LearnerState, jax.Array, jax.Array]:
-            return self.learn(learner, drawn, state.env_steps, key)
+            def learn(learner: LearnerState) -> tuple[LearnerState, jax.Array, jax.Array]:
+                return self.learn(learner, drawn, state.env_steps, keys[1])
 
-        def wait(learner: LearnerState) -> tuple[LearnerState, jax.Array, jax.Array]:
-            nothing = jnp.zeros(drawn.batches.r_t.shape), jnp.zeros((len(METRICS),), jnp.float32)
-            return learner, *nothing
+            def wait(learner: LearnerState) -> tuple[LearnerState, jax.Array, jax.Array]:
+                nothing = jnp.zeros(drawn.batches.r_t.shape), jnp.zeros((len(METRICS),), jnp.float32)
+                return learner, *nothing
 
-        learner, td_KB, sums = jax.lax.cond(learning, learn, wait, state.learner)
-        priorities = self.prioritize(priorities, drawn, td_KB, learning)
+            learner, td_KB, sums = jax.lax.cond(learning, learn, wait, learner)
+            return (learner, self.prioritize(priorities, drawn, td_KB, learning)), sums
+
+        start = (state.learner, priorities)
+        if self.portions == 1:  # the usual case, without a loop around it
+            (learner, priorities), sums = portion(start, (sample_key, key))
+        else:
+            (learner, priorities), sums_of_each = jax.lax.scan(portion, start, self.portion_keys(key, sample_key))
+            sums = jnp.sum(sums_of_each, axis=0)
         every = self.spec.target.every
         learner = self.engine.move_target(learner, env_steps // every - state.env_steps // every)
         totals = totals._replace(update=totals.update + sums)
         return self.next_state(state, learner, actor, kept, priorities, totals, learning)
+
+    def portion_keys(self, key: jax.Array, sample_key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Keys for the draws and for the networks of each portion of a block's updates (a leading axis)."""
+        if self.portions == 1:
+            return sample_key[None], key[None]
+        both = jax.vmap(lambda i: jax.random.split(jax.random.fold_in(sample_key, i)))(jnp.arange(self.portions))
+        return both[:, 0], both[:, 1]
 
     def keep(self, kept: ring.Ring, priorities: Any, items: ring.Item) -> tuple[ring.Ring, Any]:
         """Store a block's transitions; new ones are as likely as the likeliest so far."""
@@ -160,8 +178,8 @@ class Fused:
         return ring.insert(kept, items), priorities
 
     def sample(self, kept: ring.Ring, priorities: Any, key: jax.Array, env_steps: jax.Array) -> Drawn:
-        """Draw a block's batches."""
-        shape = (self.block_plan.updates, self.spec.replay.batch_size)
+        """Draw the batches of a portion of a block's updates: of all of them, unless priorities move meanwhile."""
+        shape = (self.spec.updates_per_draw, self.spec.replay.batch_size)
         if not self.sampling:
             return Drawn(ring.sample(kept, key, shape))
         places_KB = device_tree.draw(priorities, key, shape)
@@ -174,7 +192,7 @@ class Fused:
     def learn(
         self, learner: LearnerState, drawn: Drawn, env_steps: jax.Array, key: jax.Array
     ) -> tuple[LearnerState, jax.Array, jax.Array]:
-        """A block's gradient steps."""
+        """The gradient steps on what was drawn."""
         network_key = jax.random.fold_in(key, 2) if self.engine.is_random else None
         rate = self.engine.learning_rate(env_steps)
         return self.engine.update(learner, drawn.batches, rate, drawn.weight_KB, network_key)

@@ -44,6 +44,7 @@ class Learned(NamedTuple):
     learner: LearnerState
     sums: Any
     td_KB: Any  # TD errors of the samples, when priorities want them
+    batches: Batches  # the samples
 
 
 class HostPipeline:
@@ -92,23 +93,24 @@ class HostSession:
         self.pipeline, self.spec, self.seed = pipeline, pipeline.spec, seed
         self.envs, self.engine, self.replay = pipeline.envs, pipeline.engine, pipeline.replay
         self.block = self.spec.block  # worked out once: it is asked for in every block
+        self.portions = self.block.updates // self.spec.updates_per_draw
         self.limiter = Limiter(self.block.env_steps)
         self.spans = Spans(*STAGES)
         self._exploration = self.spec.exploration_schedule.model_dump()
         self._explores_greedily = isinstance(self.spec.exploration, EpsilonGreedy)
         self._beta = self.spec.beta_schedule.model_dump() if self.spec.beta_schedule else None
-        size = self.block.updates * self.spec.replay.batch_size * self.replay.row_bytes
+        size = self.spec.updates_per_draw * self.spec.replay.batch_size * self.replay.row_bytes
         # Small batches travel with the call: a transfer of their own takes longer than they do.
         self.transfers_apart = size >= TRANSFER_APART
         self._freeze, self.acts_with = choose_acting(self.spec, self.engine, self.envs.num_envs)
 
     def compile(self) -> None:
         """Compile acting and the update for the shapes they will see."""
-        block, batch = self.block, self.spec.replay.batch_size
+        shape = (self.spec.updates_per_draw, self.spec.replay.batch_size)
         shapes = self.envs.observations.shapes
         row = self.replay.row._replace(s_tm1=shapes, s_t=shapes)
-        items = jax.tree.map(lambda leaf: np.zeros((block.updates, batch, *leaf.shape), leaf.dtype), row)
-        weight = np.ones((block.updates, batch), np.float32) if self._beta else None
+        items = jax.tree.map(lambda leaf: np.zeros((*shape, *leaf.shape), leaf.dtype), row)
+        weight = np.ones(shape, np.float32) if self._beta else None
         # Called once, so that all is compiled before the clock runs.
         self._learn = jax.jit(self._update, donate_argnums=0)
         learner = self._fresh_learner()
@@ -123,13 +125,11 @@ class HostSession:
     def _update(
         self, learner: LearnerState, items: Any, weight: Any, before: jax.Array, after: jax.Array, key: Any
     ) -> Any:
-        """What is compiled: a block's gradient steps, then the target copies it has earned."""
+        """What is compiled: gradient steps on what was drawn, then target copies if more periods are over."""
         key = None if key is None else jax.random.wrap_key_data(key)
         learner, td_KB, sums = self.engine.update(learner, items, self.engine.learning_rate(before), weight, key)
         every = self.spec.target.every
-        return Learned(
-            self.engine.move_target(learner, after // every - before // every), sums, td_KB if self._beta else None
-        )
+        return self.engine.move_target(learner, after // every - before // every), sums, td_KB if self._beta else None
 
     def begin(self) -> None:
         """Fresh weights, an empty replay, an episode begun in every env."""
@@ -139,6 +139,7 @@ class HostSession:
         for name in COUNTERS:
             setattr(self, name, 0)
         self.start_at, self._told = self.spec.replay.start, 0
+        self._held: list[Step] = []
         self._begin_episodes()
 
     def _fresh_learner(self) -> LearnerState:
@@ -168,17 +169,20 @@ class HostSession:
 
     # -- stages ----------------------------------------------------------------------------------------
 
-    def collect(self) -> None:
-        """A block's vector steps with the acting weights; earns the gradient steps that follow."""
+    def collect(self, *, hold: bool = False) -> None:
+        """A block's vector steps with the acting weights; earns the gradient steps that follow.
+
+        `hold` keeps them out of the replay until `store_held`.
+        """
         before = self.env_steps
         for _ in range(self.block.vector_steps):
-            self._vector_step()
+            self._vector_step(hold)
         if self.env_steps >= self.start_at and self.replay.size:
             self.limiter.earn(self.env_steps - before)
         else:
             self.updated_at = self.env_steps
 
-    def _vector_step(self) -> None:
+    def _vector_step(self, hold: bool) -> None:
         spans = self.spans
         with spans["select"]:
             action_N = self._act(self.obs)
@@ -197,48 +201,76 @@ class HostSession:
                 began=step.began,
                 final_legal=step.final_legal,
             )
-            self.replay.insert(kept, self.random)
+            if hold:
+                self._held.append(kept)
+            else:
+                self.replay.insert(kept, self.random)
             self.obs, self._is_torn = step.obs, False
             self.env_steps += int(np.count_nonzero(step.valid))
             self._count_episodes(step)
 
+    def store_held(self) -> None:
+        """Put into the replay what `collect` held back."""
+        with self.spans["insert"]:
+            for step in self._held:
+                self.replay.insert(step, self.random)
+        self._held = []
+
     def sample(self) -> Batches | None:
-        """The batches of a block, if its gradient steps are due."""
+        """The batches of a block's first portion of gradient steps, if they are due."""
         if not self.limiter.take():
             return None
-        block, beta = self.block, 1.0
         self.learns_at = (self.updated_at, self.env_steps)
+        self._drawing = self.random
+        if self.portions > 1:  # later draws may be made while the envs step: they have random numbers of their own
+            self._drawing = np.random.Generator(np.random.PCG64(self.random.integers(1 << 63)))
+        return self._draw()
+
+    def _draw(self) -> Batches:
+        beta = 1.0
         with self.spans["sample"]:
-            self._learning_key = _key(self.random) if self.engine.is_random else None
+            self._learning_key = _key(self._drawing) if self.engine.is_random else None
             if self._beta:
-                beta = schedules.value_at(self.env_steps, xp=schedules.Scalars, **self._beta)
-            return self.replay.sample(self.random, (block.updates, self.spec.replay.batch_size), beta)
+                beta = schedules.value_at(self.learns_at[1], xp=schedules.Scalars, **self._beta)
+            shape = (self.spec.updates_per_draw, self.spec.replay.batch_size)
+            return self.replay.sample(self._drawing, shape, beta)
 
     def learn(self, batches: Batches) -> Learned:
-        """The gradient steps on these batches, done when it returns. Touches nothing but the learner's weights."""
+        """A block's gradient steps, done when it returns: on these batches, then on those that priorities choose next.
+
+        Touches nothing but the learner's weights and, with several portions, priorities.
+        """
+        learner, sums, td_KB = self._learn_portion(self.learner, batches, is_last=self.portions == 1)
+        for number in range(1, self.portions):
+            with self.spans["sample"]:
+                self.replay.learned(batches, np.asarray(td_KB))
+            batches = self._draw()
+            learner, more, td_KB = self._learn_portion(learner, batches, is_last=number == self.portions - 1)
+            sums = sums + more
+        return Learned(learner, sums, td_KB, batches)
+
+    def _learn_portion(self, learner: LearnerState, batches: Batches, *, is_last: bool) -> Any:
         items, weight = batches.items, batches.weight
         if self.transfers_apart:
             with self.spans["transfer"]:
                 items, weight = jax.block_until_ready(jax.device_put((items, weight)))  # sync
+        before, after = (np.int32(steps) for steps in self.learns_at)
         with self.spans["update"]:
-            before, after = (np.int32(steps) for steps in self.learns_at)
-            learned: Learned = jax.block_until_ready(
-                self._learn(self.learner, items, weight, before, after, self._learning_key)
-            )  # sync
-        return learned
+            learned = self._learn(learner, items, weight, before, after if is_last else before, self._learning_key)
+            learner, sums, td_KB = jax.block_until_ready(learned)  # sync
+        return learner, np.asarray(sums), td_KB
 
-    def publish(self, batches: Batches, learned: Learned) -> None:
+    def publish(self, learned: Learned) -> None:
         """From now on act with the new weights and draw by the new priorities."""
         self.learner, self.updated_at = learned.learner, self.learns_at[1]
         self.learned_from = self.learned_from or self.updated_at
         self._act_with(self.learner)
-        sums = np.asarray(learned.sums)
-        self.totals = self.totals._replace(update=self.totals.update + sums)
-        all_applied = sums[METRICS.index("applied")] == self.block.updates
+        self.totals = self.totals._replace(update=self.totals.update + learned.sums)
+        all_applied = learned.sums[METRICS.index("applied")] == self.block.updates
         self.skipped_in_a_row = 0 if all_applied else int(self.learner.skipped_in_a_row)
         if learned.td_KB is not None:
             with self.spans["sample"]:
-                self.replay.learned(batches, np.asarray(learned.td_KB))
+                self.replay.learned(learned.batches, np.asarray(learned.td_KB))
 
     def _act_with(self, learner: LearnerState) -> None:
         self.q = self._freeze(learner.params)

@@ -60,12 +60,12 @@ class Stepwise(Fused):
         env_steps = state.env_steps + self.block_plan.env_steps
         learner, sums = state.learner, jnp.zeros((len(METRICS),), jnp.float32)
         learning = int(env_steps) >= self.spec.replay.start
-        if learning:
+        for draw_key, network_key in zip(*self.portion_keys(key, sample_key), strict=True) if learning else ():
             with self.spans["sample"]:
-                drawn = jax.block_until_ready(self._sample(kept, priorities, sample_key, env_steps))  # sync
+                drawn = jax.block_until_ready(self._sample(kept, priorities, draw_key, env_steps))  # sync
             with self.spans["update"]:
-                learner, td_KB, sums = self._learn(learner, drawn, state.env_steps, key)
-                priorities = self._prioritize(priorities, drawn, td_KB, True)
+                learner, td_KB, more = self._learn(learner, drawn, state.env_steps, network_key)
+                priorities, sums = self._prioritize(priorities, drawn, td_KB, True), sums + more
                 jax.block_until_ready((learner, priorities))  # sync
         every = self.spec.target.every
         learner = self._move_target(learner, env_steps // every - state.env_steps // every)

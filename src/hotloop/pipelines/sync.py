@@ -18,4 +18,4 @@ def block(run: HostSession) -> None:
     run.collect()
     batches = run.sample()
     if batches is not None:
-        run.publish(batches, run.learn(batches))
+        run.publish(run.learn(batches))

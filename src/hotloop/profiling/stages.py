@@ -74,7 +74,7 @@ def _in_order(seconds: dict[str, list[float]]) -> Stages:
 def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
     """One loop per stage, in the order of a block; `gradient` is forward and backward, `update` all of learning."""
     engine, env, block, spec = pipeline.engine, pipeline.env, pipeline.block_plan, pipeline.spec
-    key = jax.random.key(spec.seed)
+    key, portions = jax.random.key(spec.seed), pipeline.portions
     explore_N = engine.exploration(jnp.broadcast_to(state.env_steps, (block.num_envs,)))
     pool = jax.jit(lambda s: _pool(pipeline, s, key))(state)
     items = jax.jit(lambda s: pipeline.collect(s, key)[1])(state)
@@ -151,21 +151,21 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
         "sample": (
             lambda i, _: pipeline.sample(state.ring, state.priorities, at(i), state.env_steps),
             jax.tree.map(lambda leaf: leaf[0], draws),
-            1,
+            portions,
         ),
-        **({"target": (target, (learner.target, in_one), 1)} if engine.has_target else {}),
-        "forward": (forward, (jnp.float32(0), jnp.zeros(batches.r_t.shape[2:]), jnp.float32(0)), 1),
+        **({"target": (target, (learner.target, in_one), portions)} if engine.has_target else {}),
+        "forward": (forward, (jnp.float32(0), jnp.zeros(batches.r_t.shape[2:]), jnp.float32(0)), portions),
         "gradient": (
             gradient,
             jax.eval_shape(lambda: engine.gradient(learner.params, first[0], first[1], None, drawn)),
-            1,
+            portions,
         ),
         "optimiser": (optimiser, (learner.params, learner.optimizer), block.updates),
-        **({"priorities": (priorities, state.priorities, 1)} if pipeline.sampling else {}),
+        **({"priorities": (priorities, state.priorities, portions)} if pipeline.sampling else {}),
         UPDATE: (
             lambda i, s: engine.update(s, turn(i, batches), engine.learning_rate(state.env_steps + i), None, key)[0],
             learner,
-            1,
+            portions,
         ),
         FUSED: (lambda i, s: pipeline.block(s), state, 1),
     }

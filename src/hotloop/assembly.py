@@ -145,7 +145,8 @@ class Assembly:
         from hotloop.pipelines.seeds import SeedAxis
 
         block, axis, replay = self.spec.block, SeedAxis(self.spec.seeds), self.pipeline.num_bytes()
-        row_bytes = self.pipeline.row_bytes
+        row_bytes, apart = self.pipeline.row_bytes, setup.device_memory_available()
+        available = available_host_memory() if apart is None else apart
         times = f" x {axis.rows} seeds" if axis.count > 1 else ""
         weights = axis.rows * 4 * self.engine.layout.size
         if on_policy := self.spec.on_policy:
@@ -154,16 +155,19 @@ class Assembly:
                 f"{self.pipeline.capacity:,} steps at a time": axis.num_devices * replay,
                 f"{block.updates} minibatches": axis.num_devices * 2 * on_policy.epochs * replay,
             }
-            available = setup.device_memory_available(available_host_memory())
             return MemoryPlan(parts, available, self._memory_remedies(), "on_policy.steps")
-        parts = {
-            f"replay of {self.pipeline.capacity:,} transitions{times}": axis.rows * replay,
+        drawn, batch = self.spec.updates_per_draw, self.spec.replay.batch_size
+        kept = {f"replay of {self.pipeline.capacity:,} transitions{times}": axis.rows * replay}
+        used = {
             f"weights, target, moments, gradient{times}": 5 * weights,
-            f"{block.updates} batches": axis.num_devices * 2 * block.updates * self.spec.replay.batch_size * row_bytes,
+            f"{drawn} batches": axis.num_devices * 2 * drawn * batch * row_bytes,
         }
         if axis.rows > axis.num_devices:
-            parts["the seed at work on each device"] = axis.num_devices * replay
-        return MemoryPlan(parts, setup.device_memory_available(available_host_memory()), self._memory_remedies())
+            used["the seed at work on each device"] = axis.num_devices * replay
+        if self.on_device or apart is None:
+            return MemoryPlan({**kept, **used}, available, self._memory_remedies())
+        beside = MemoryPlan(used, available, (), "replay.batch_size", f"{self.machine['device']} memory")
+        return MemoryPlan(kept, available_host_memory(), self._memory_remedies(), where="host memory", beside=beside)
 
     def _memory_remedies(self) -> tuple[str, ...]:
         """What else than a smaller replay would make a run fit."""

@@ -275,7 +275,10 @@ class IqnHead(_Head):
     taus: PositiveInt = 8
     """Fractions drawn per sample for the online net."""
     target_taus: PositiveInt = 8
-    """Fractions drawn per sample for the target net, and for Double's choice."""
+    """Fractions drawn per sample for the target net."""
+    choice_taus: PositiveInt | None = None
+    """Fractions drawn per sample for the choice of the next action (published: 32). null: with rule double, as many as
+    `target_taus`; with rule target, those that are bootstrapped from choose too, which saves a pass."""
     acting_taus: PositiveInt = 32
     """Fractions whose mean is the Q-value, for acting; evenly spaced in evaluations."""
 
@@ -432,7 +435,9 @@ class Hindsight(_Section):
 
 
 class Sequence(_Section):
-    """Stretches of consecutive steps, each with the memory the network had at its beginning (R2D2)."""
+    """Stretches of consecutive steps, each with the memory the network had at its beginning.
+
+    Stored state and burn-in are those of R2D2; its priorities, n-step returns and rescaled values are not here."""
 
     length: int = Field(default=16, ge=2)
     """Steps learned from."""

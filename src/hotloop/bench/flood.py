@@ -1,4 +1,6 @@
-"""Flood fill on 3 x 256 boards from real games: Python BFS, NumPy on all boards at once, hotloop's rows of bits.
+"""Flood fill on 3 x 256 boards from real games: Python BFS, NumPy on all boards at once, hotloop's compiled loop.
+
+NumPy comes in two forms: cells that spread over arrays of booleans, and the rows of bits that hotloop uses itself.
 
 Each takes the boards as its own environment holds them: lists of cells, or rows of bits.
 """
@@ -9,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.bench.document_flood import Boards, Cached, by_bfs, by_growth
+from hotloop.bench.document_flood import Boards, Cached, by_bfs, by_growth, by_rows_of_bits
 from hotloop.bench.measure import Result, Row, interleave, machine, paired_ratio
 from hotloop.bench.snake_games import GRID, NUM_ENVS, STEPS, Games, Selection
 from hotloop.progress import Reporter
@@ -25,7 +27,7 @@ CACHE_STEPS = 60
 
 
 def run(reporter: Reporter) -> Result:
-    """Check that all three count the same, then time them, interleaved."""
+    """Check that all count the same, then time them, interleaved."""
     from hotloop.engines.jax import setup
 
     setup.start(load_spec({}))
@@ -41,6 +43,7 @@ def run(reporter: Reporter) -> Result:
         for who, call, sets in (
             ("python-bfs", _in_turn(by_bfs, boards, BFS_SETS), BFS_SETS),
             ("numpy", _in_turn(by_growth, boards, POOL), POOL),
+            ("numpy-bits", _in_turn(by_rows_of_bits, boards, POOL), POOL),
             ("hotloop", xla, POOL * XLA_LOOPS),
         ):
             cases[f"{kind}/{who}"], sets_per_call[f"{kind}/{who}"] = call, sets
@@ -58,6 +61,11 @@ def run(reporter: Reporter) -> Result:
             row.against = baseline
             row.ratio, row.spread = paired_ratio(per_set[baseline], times)
         result.rows.append(row)
+    for kind in pools:
+        ours, bits = f"{kind}/hotloop", f"{kind}/numpy-bits"
+        ratio, spread = paired_ratio(per_set[bits], per_set[ours])
+        value = statistics.median(per_set[ours]) * 1e6
+        result.rows.append(Row(f"{ours} again", value, "us per 768 boards", ratio, bits, spread))
     return result
 
 
@@ -119,6 +127,7 @@ def _in_turn(flood: Callable[[Boards, int], np.ndarray], boards: Sequence[Boards
 def _check(kind: str, boards: Sequence[Boards], counts: Any) -> None:
     for number, board in enumerate(boards):
         expected = by_bfs(board, GRID)
-        for who, seen in (("numpy", by_growth(board, GRID)), ("hotloop", counts[number])):
+        in_numpy = {"numpy": by_growth(board, GRID), "numpy-bits": by_rows_of_bits(board, GRID)}
+        for who, seen in {**in_numpy, "hotloop": counts[number]}.items():
             if not np.array_equal(seen, expected):
                 raise ValueError(f"{kind} boards: {who} counts {(seen != expected).sum()} of 768 floods unlike the BFS")

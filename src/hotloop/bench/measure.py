@@ -13,6 +13,7 @@ from hotloop.progress import Reporter
 
 FASTER = "times as fast as"
 COST = "times the time of"
+LEVEL = "no difference from"
 
 
 @dataclass
@@ -28,6 +29,12 @@ class Row:
     means: str = FASTER
     note: str = ""
 
+    @property
+    def says(self) -> str:
+        """What the ratio means; one whose quartiles lie on both sides of 1 says nothing."""
+        is_level = self.spread is not None and self.spread[0] <= 1.0 <= self.spread[1]
+        return LEVEL if is_level else self.means
+
     def as_json(self) -> dict[str, Any]:
         """The five fields every benchmark has, and what explains them."""
         return {
@@ -37,7 +44,7 @@ class Row:
             "ratio": None if self.ratio is None else round(self.ratio, 3),
             "against": self.against,
             "spread": None if self.spread is None else [round(bound, 3) for bound in self.spread],
-            "ratio_means": self.means if self.ratio is not None else None,
+            "ratio_means": self.says if self.ratio is not None else None,
             "note": self.note,
         }
 
@@ -70,7 +77,7 @@ class Result:
             ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
             if row.spread and row.ratio is not None:
                 ratio += f" ({low:.3g}–{high:.3g})"
-            against = "" if row.against is None else f"{row.means} {row.against}"
+            against = "" if row.against is None else f"{row.says} {row.against}"
             table.add_row(row.case, f"{row.value:,.4g} {row.unit}", ratio, against, row.note)
         console = Console() if sys.stdout.isatty() else Console(width=160)
         console.print(table)

@@ -6,8 +6,8 @@
 | learner, from the draw on | takes the p gradient steps on those batches: θ_b becomes θ_b+1 |
 
 Both are waited for at the end of a block, so two runs of the same seed end in the same bits. Beside `sync` the
-gradient steps of a block come one block later, and act one block later; nothing else differs. Where priorities are drawn
-by several times in a block, its transitions are stored at its end: the draws are among those of blocks 0 … b - 1.
+gradient steps of a block come one block later, and act one block later; nothing else differs. Where a block draws by
+priorities several times, its transitions are stored at its end, so that all draws are from blocks 0 … b - 1.
 """
 
 from concurrent.futures import ThreadPoolExecutor

@@ -1,6 +1,7 @@
 """A session whose state lives on the device: the fused pipeline, of one seed or of several side by side."""
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -19,6 +20,8 @@ class DeviceSession:
     """Compiled programs and the state they change."""
 
     state: FusedState
+    _init: Any
+    _evaluate: Any
 
     def __init__(self, pipeline: Fused, seeds: list[int], advance: Callable[..., FusedState] | None = None) -> None:
         """`advance` stands in for the compiled program that runs blocks."""
@@ -28,19 +31,27 @@ class DeviceSession:
         self._advance: Any = advance
 
     def compile(self) -> None:
-        """Compile the program that begins a run, the one that advances it, and the one that plays."""
+        """Compile the program that advances a run, the one that begins it, and the one that plays: side by side.
+
+        XLA compiles a program on one thread, outside of Python's lock.
+        """
         one = jax.eval_shape(self.pipeline.init, jnp.uint32(0))
         state, evaluation = self.axis.shapes(one), self.spec.evaluation
         seeds, keys = (self.axis.stack([value] * len(self.seeds)) for value in (jnp.uint32(0), jax.random.key(0)))
-        self._init = self.axis.jit(self.pipeline.init).lower(seeds).compile()
-        if self._advance is None:
-            self._advance = self.axis.jit_in_place(self.pipeline.advance).lower(state, self._blocks(1)).compile()
-        if evaluation.every:
-            env, engine = self.pipeline.env, self.pipeline.engine
-            program = episodes_program(
-                env, engine, evaluation.episodes, evaluation.max_steps, self.spec.env.action_mask
-            )
-            self._evaluate = self.axis.jit(program).lower(state.learner.params, keys).compile()
+        with ThreadPoolExecutor(thread_name_prefix="compile") as pool:
+            programs: dict[str, Future[Any]] = {}
+            if self._advance is None:
+                lowered = self.axis.jit_in_place(self.pipeline.advance).lower(state, self._blocks(1))
+                programs["_advance"] = pool.submit(lowered.compile)
+            programs["_init"] = pool.submit(self.axis.jit(self.pipeline.init).lower(seeds).compile)
+            if evaluation.every:
+                env, engine = self.pipeline.env, self.pipeline.engine
+                program = episodes_program(
+                    env, engine, evaluation.episodes, evaluation.max_steps, self.spec.env.action_mask
+                )
+                programs["_evaluate"] = pool.submit(self.axis.jit(program).lower(state.learner.params, keys).compile)
+            for name, compiling in programs.items():
+                setattr(self, name, compiling.result())
 
     def begin(self) -> None:
         """Start from nothing."""

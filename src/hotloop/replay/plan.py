@@ -10,12 +10,17 @@ MiB = 1 << 20
 
 
 class MemoryPlan(NamedTuple):
-    """Bytes of each part, and what the machine has to offer."""
+    """Bytes of each part, and what the machine has to offer; `beside` is what lies in another memory, if there is one.
+
+    A GPU has a memory of its own: the replay of a Gymnasium env stays on the host, weights and batches do not.
+    """
 
     parts: dict[str, int]
     available: int
     remedies: tuple[str, ...] = ()
     largest_choice: str = "replay.capacity"
+    where: str = "memory"
+    beside: "MemoryPlan | None" = None
 
     @property
     def total(self) -> int:
@@ -25,18 +30,19 @@ class MemoryPlan(NamedTuple):
     def refusal(self) -> str | None:
         """One line when it does not fit, with remedies; None when it does."""
         if self.total <= self.available:
-            return None
+            return self.beside.refusal() if self.beside else None
         remedies = ", or ".join((f"lower {self.largest_choice}", *self.remedies))
         largest = max(self.parts, key=lambda name: self.parts[name])
         return (
-            f"this run needs {readable(self.total)} of memory ({largest}: {readable(self.parts[largest])}) "
+            f"this run needs {readable(self.total)} of {self.where} ({largest}: {readable(self.parts[largest])}) "
             f"but {readable(self.available)} is available; {remedies}"
         )
 
     def __str__(self) -> str:
         """One line for people."""
         parts = ", ".join(f"{name} {readable(size)}" for name, size in self.parts.items())
-        return f"memory: {parts}; total {readable(self.total)} of {readable(self.available)} available"
+        line = f"{self.where}: {parts}; total {readable(self.total)} of {readable(self.available)} available"
+        return f"{line}; {self.beside}" if self.beside else line
 
 
 def readable(size: int) -> str:

@@ -61,10 +61,12 @@ class Draws(NamedTuple):
 
 
 class Frozen(NamedTuple):
-    """What the target net says of a batch: estimates at s_t, and Munchausen's addition to the reward."""
+    """What the target net says of a batch: estimates at s_t, Munchausen's addition to the reward, and where the choice
+    of an action has fractions of its own, the Q-values it is made by."""
 
     values_t: jax.Array | None
     bonus_B: jax.Array | None
+    choice_BA: jax.Array | None = None
 
 
 METRICS = ("loss", "grad_norm", "q", "applied")
@@ -249,12 +251,20 @@ class JaxEngine:
             return Frozen(None, None)
         params, mode = self.layout.unflatten(target), _mode("target", draws)
         values_t = self.estimate(params, batch.s_t, mode).values
-        soft = self.spec.target.munchausen
-        if soft is None:
-            return Frozen(values_t, None)
-        q_tm1_BA = self._estimates.q(self.estimate(params, batch.s_tm1, mode.part(1)).values)
-        log_policy_B = targets.value_of(targets.log_policy(q_tm1_BA, soft.temperature, xp=jnp), batch.a_tm1, xp=jnp)
-        return Frozen(values_t, soft.alpha * jnp.clip(log_policy_B, soft.clip, 0.0))
+        soft, choice_BA, bonus_B = self.spec.target.munchausen, None, None
+        if self._chooses_apart:
+            choice_BA = self._estimates.q(self.estimate(params, batch.s_t, _mode("choose", draws)).values)
+        if soft is not None:
+            q_tm1_BA = self._estimates.q(self.estimate(params, batch.s_tm1, mode.part(1)).values)
+            log_policy_B = targets.value_of(targets.log_policy(q_tm1_BA, soft.temperature, xp=jnp), batch.a_tm1, xp=jnp)
+            bonus_B = soft.alpha * jnp.clip(log_policy_B, soft.clip, 0.0)
+        return Frozen(values_t, bonus_B, choice_BA)
+
+    @property
+    def _chooses_apart(self) -> bool:
+        """Whether the target net is asked twice: for the choice of an action, and for its value."""
+        is_own = isinstance(self._head, IqnHead) and self._head.choice_taus is not None
+        return is_own and self.spec.target.rule == "target"
 
     def loss(
         self,
@@ -265,11 +275,12 @@ class JaxEngine:
         draws: Draws | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """Mean loss of one batch under the network's own parameters; beside it TD errors (B,) and the mean Q-value."""
-        maths, rule, (values_t, bonus_B) = self._estimates, self.spec.target.rule, frozen
+        maths, rule, (values_t, bonus_B, choice_BA) = self._estimates, self.spec.target.rule, frozen
         if rule != "target":
             online_t = self.estimate(jax.lax.stop_gradient(params), batch.s_t, _mode("choose", draws)).values
             values_t = online_t if rule == "vanilla" else values_t
-        q_t_BA = maths.q(values_t if rule == "target" else online_t)  # of the net that chooses
+        # Of the net that chooses.
+        q_t_BA = choice_BA if choice_BA is not None else maths.q(values_t if rule == "target" else online_t)
         q_t_BA = targets.legal_only(q_t_BA, batch.legal_t, xp=jnp)
         soft = self.spec.target.munchausen
         z_t = (

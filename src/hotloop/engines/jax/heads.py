@@ -38,7 +38,8 @@ def qr(spec: QuantileHead, num_actions: int, scheme: str = "default") -> Functio
 def iqn(spec: IqnHead, num_actions: int, scheme: str = "default") -> Functions:
     """Quantiles at drawn fractions: features times a dense layer of cos(π i τ), then the usual layers."""
     streams = _streams(spec, num_actions, 1, scheme)
-    counts = {"learn": spec.taus, "target": spec.target_taus, "choose": spec.target_taus, "act": spec.acting_taus}
+    choice = spec.choice_taus or spec.target_taus
+    counts = {"learn": spec.taus, "target": spec.target_taus, "choose": choice, "act": spec.acting_taus}
 
     def embedding(width: int) -> Functions:
         return dense_layers([width], "relu", activate_last=True, scheme=scheme)

@@ -1,7 +1,8 @@
-"""The engine for networks with a memory: it acts step by step and learns from sequences (R2D2).
+"""The engine for networks with a memory: it acts step by step and learns from sequences.
 
-A sequence starts with the memory the network had when it was played. `burn_in` steps without a gradient bring that
-memory up to date with the present weights, of the online and the target net each; the steps after them are learned.
+As in R2D2, a sequence starts with the memory the network had when it was played. `burn_in` steps without a gradient
+bring that memory up to date with the present weights, of the online and the target net each; the steps after them are
+learned.
 """
 
 from typing import Any

@@ -3,10 +3,11 @@
 import ctypes
 import os
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hotloop.spec import Cnn, Network, Spec
+from hotloop.spec import Cnn, Impala, IqnHead, Mlp, Network, Spec
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of <malloc.h>
 _EIGEN, _INTRA = "xla_cpu_multi_thread_eigen", "intra_op_parallelism_threads"
@@ -15,14 +16,36 @@ _POOL = "PJRT_NPROC"
 """Threads of XLA's pool. The flags above are for Eigen; the library that does its products has only this one."""
 
 
+WORTH_A_POOL = 30_000_000
+"""Multiplications of an update's largest matrix product from which on several threads are faster than one."""
+
+
 def choose_threads(spec: Spec) -> int:
-    """One XLA thread for small networks (handing work to a pool costs more than the work), all for images."""
-    return max(1, (os.cpu_count() or 1) // spec.seeds) if is_image_network(spec) else 1
+    """One XLA thread for small networks (handing work to a pool costs more than the work), all for large ones."""
+    is_large = is_image_network(spec) or largest_product(spec) >= WORTH_A_POOL
+    return max(1, (os.cpu_count() or 1) // spec.seeds) if is_large else 1
 
 
 def is_image_network(spec: Spec) -> bool:
     """Whether learning is mostly convolutions."""
-    return isinstance(spec.network, Network) and isinstance(spec.network.torso, Cnn)
+    return isinstance(spec.network, Network) and isinstance(spec.network.torso, Cnn | Impala)
+
+
+def largest_product(spec: Spec) -> int:
+    """Multiplications of the largest product between two dense layers, for one batch; 0 for a network of the user's."""
+    if not isinstance(spec.network, Network) or not isinstance(spec.network.torso, Mlp):
+        return 0
+    head, block = spec.network.head, spec.block
+    batch = spec.replay.batch_size
+    if spec.on_policy is not None:
+        batch = block.env_steps // spec.on_policy.minibatches
+    if spec.replay.sequence is not None:
+        batch *= spec.replay.sequence.length
+    torso = spec.network.torso.hidden
+    within = [batch * wide * narrow for wide, narrow in pairwise(torso)]
+    rows = batch * max(head.taus, head.target_taus) if isinstance(head, IqnHead) else batch
+    within += [rows * wide * narrow for wide, narrow in pairwise((*torso[-1:], *head.hidden))]
+    return max(within, default=0)
 
 
 def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, Any]:
@@ -75,14 +98,14 @@ def cache_folder() -> Path:
     return Path(base) / "hotloop" / "xla"
 
 
-def device_memory_available(host_available: int) -> int:
-    """Bytes the training device can still give; for the CPU that is the host's memory."""
+def device_memory_available() -> int | None:
+    """Bytes the training device can still give; None if it has no memory of its own, as a CPU."""
     import jax
 
     stats = jax.devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0))
-    return host_available
+    return None
 
 
 def _already_running() -> bool:

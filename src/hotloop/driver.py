@@ -9,15 +9,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import psutil
 
 from hotloop.agent import Agent
 from hotloop.assembly import Assembly
+from hotloop.clock import Clock, Rates
 from hotloop.failures import EnvFailed, NotFinite
+from hotloop.learning import schedules
 from hotloop.pipelines.session import Reading
 from hotloop.progress import Reporter
 from hotloop.runs import checkpoint, statistics
@@ -52,7 +53,7 @@ class Driver:
         self.evaluation: dict[str, Any] | None = None
         self.disk_error: str | None = None
         self.logged_at: int | None = None
-        self.clock = _Clock()
+        self.speed = Rates()
         self.seconds_to_first_update: float | None = None
         self.seconds_to_stop: float | None = None
         self.stages_before: dict[str, float] = {}
@@ -99,14 +100,15 @@ class Driver:
         spec, pace = self.spec, 1
         with _Interrupts() as interrupts:
             host = self.session.read()
+            self.clock = Clock(lambda: self.session.spans.seconds().get("evaluate", 0.0), host)
             while not (stop := interrupts.seen or self._reason_to_stop(host)):
-                earlier, before = host, host.env_steps
+                before = host.env_steps
                 blocks = min(pace, self._blocks_to_next_event(before))
                 started = time.perf_counter()
                 self._saved_if_an_env_fails(self.session.advance, blocks)
                 host = self.session.read()
                 seconds = time.perf_counter() - started
-                self.clock.add(earlier, host, seconds)
+                self.clock.note(host)
                 if host.attempts and self.seconds_to_first_update is None:
                     self.seconds_to_first_update = _since_process_start()
                 # About half a second a chunk: short enough for Ctrl-C, long enough not to be seen in the speed.
@@ -121,7 +123,7 @@ class Driver:
                     if _crossed(before, host, spec.log.checkpoint_every):
                         self._checkpoint(host)
                     self._show(host)
-            self.seconds_to_stop = _since_process_start()
+            self.speed, self.seconds_to_stop = self.clock.steady(host), _since_process_start()
             return self._finish(host, stop, interrupted=interrupts.seen is not None)
 
     def _saved_if_an_env_fails(self, work: Callable[..., Any], *args: Any) -> Any:
@@ -137,7 +139,8 @@ class Driver:
 
     def _blocks_to_next_event(self, env_steps: int) -> int:
         spec = self.spec
-        periods = [p for p in (spec.log.every, spec.evaluation.every, spec.log.checkpoint_every) if p]
+        log_every = spec.log.every if spec.log.exact else 0
+        periods = [p for p in (log_every, spec.evaluation.every, spec.log.checkpoint_every) if p]
         event = min(spec.stop.steps, *((env_steps // period + 1) * period for period in periods))
         return max(1, -(-(event - env_steps) // spec.block.env_steps))
 
@@ -189,8 +192,8 @@ class Driver:
 
     def _log(self, host: Reading) -> None:
         self.logged_at = host.env_steps
-        steps_per_s, updates_per_s = self.clock.lap()
-        speed = {"env_steps_per_s": round(steps_per_s, 1), "updates_per_s": round(updates_per_s, 1)}
+        lap = self.clock.lap(host)
+        speed = {"env_steps_per_s": round(lap.env_steps, 1), "updates_per_s": round(lap.updates, 1)}
         for notice in self.session.notices():
             self.reporter.warn(notice)
         figures = {**self._figures(host), **speed, **self.session.own_figures(), **self._stages()}
@@ -205,7 +208,7 @@ class Driver:
 
     def _figures(self, host: Reading) -> dict[str, Any]:
         """What a line of metrics says: means over the seeds, and with several of them each one's own."""
-        totals, steps = host.totals, jnp.int32(host.env_steps)
+        totals = host.totals
         loss, grad_norm, q, applied = totals.update.T
         ratio = statistics.ratio
         each = {
@@ -221,11 +224,11 @@ class Driver:
         explore = "epsilon" if self.spec.exploration.kind == "epsilon_greedy" else "temperature"
         figures: dict[str, Any] = {
             "seconds": round(time.perf_counter() - self.began, 3),
-            "env_steps_per_s": round(self.clock.recent[0], 1),
-            "updates_per_s": round(self.clock.recent[1], 1),
+            "env_steps_per_s": round(self.clock.recent.env_steps, 1),
+            "updates_per_s": round(self.clock.recent.updates, 1),
             **{name: statistics.mean(values) for name, values in each.items()},
-            explore: float(self.engine.exploration(steps)),
-            "learning_rate": float(self.engine.learning_rate(steps)),
+            explore: _at(self.spec.exploration_schedule, host.env_steps),
+            "learning_rate": _at(self.spec.optimizer.learning_rate, host.env_steps),
         }
         if len(self.seeds) > 1:
             figures["by_seed"] = {name: [statistics.plain(value) for value in values] for name, values in each.items()}
@@ -327,8 +330,8 @@ class Driver:
             "env_steps": statistics.mean(host.steps),
             "updates": figures["updates"],
             "updates_per_step": round(host.attempts / int(learned_steps), 6) if learned.any() else 0.0,
-            "env_steps_per_s": round(self.clock.steady[0], 1),
-            "updates_per_s": round(self.clock.steady[1], 1),
+            "env_steps_per_s": round(self.speed.env_steps, 1),
+            "updates_per_s": round(self.speed.updates, 1),
             "seconds": round(time.perf_counter() - self.began, 3),
             "compile_seconds": round(self.compile_seconds, 3),
             "seconds_to_first_update": self.seconds_to_first_update,
@@ -344,50 +347,6 @@ class Driver:
             result["seeds"] = self.seeds
             result |= {name: evaluation[name] for name in ("return_iqm", "return_interval", "by_seed") if evaluation}
         return result
-
-
-class _Clock:
-    """Speed of the compiled program alone: without compilation, evaluation and saving."""
-
-    def __init__(self) -> None:
-        self.recent = (0.0, 0.0)
-        self._steady, self._lap = _Sums(), _Sums()
-        self._is_warm = False
-
-    def add(self, before: Reading, after: Reading, seconds: float) -> None:
-        """Count one chunk; only those that learn from beginning to end make the steady rate."""
-        steps, updates = int(np.sum(after.steps - before.steps)), after.attempts - before.attempts
-        is_steady = self._is_warm and 0 < after.learned_from.max() <= before.env_steps
-        self._is_warm = True  # the first chunk of a session is not counted
-        self.recent = (steps / seconds, updates / seconds)
-        self._lap = self._lap.plus(steps, updates, seconds)
-        if is_steady:
-            self._steady = self._steady.plus(steps, updates, seconds)
-
-    def lap(self) -> tuple[float, float]:
-        """Env steps and updates per second since the last lap."""
-        rates, self._lap = self._lap.rates or self.recent, _Sums()
-        return rates
-
-    @property
-    def steady(self) -> tuple[float, float]:
-        """Env steps and updates per second."""
-        return self._steady.rates or self.recent
-
-
-class _Sums(NamedTuple):
-    """Work done, and the time it took."""
-
-    steps: int = 0
-    updates: int = 0
-    seconds: float = 0.0
-
-    def plus(self, steps: int, updates: int, seconds: float) -> "_Sums":
-        return _Sums(self.steps + steps, self.updates + updates, self.seconds + seconds)
-
-    @property
-    def rates(self) -> tuple[float, float] | None:
-        return (self.steps / self.seconds, self.updates / self.seconds) if self.seconds else None
 
 
 class _Interrupts:
@@ -434,6 +393,10 @@ def _is_evaluation(found: dict[str, Any], seeds: int) -> bool:
 def _since_process_start() -> float:
     """Seconds since this process began, Python's own start included."""
     return round(time.time() - psutil.Process().create_time(), 3)
+
+
+def _at(schedule: Any, env_steps: int) -> float:
+    return float(schedules.value_at(env_steps, xp=schedules.Scalars, **schedule.model_dump()))
 
 
 def _crossed(before: int, host: Reading, every: int) -> bool:

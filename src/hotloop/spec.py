@@ -516,7 +516,10 @@ class Log(_Section):
     """What is written down while training."""
 
     every: PositiveInt = 2_000
-    """Env steps between two lines of metrics."""
+    """Env steps between two lines of metrics, at least: a line is written when the host next looks in, which it does
+    about twice a second."""
+    exact: bool = False
+    """Write a line at every multiple of `every`, however short the time between them; training then stops for each."""
     checkpoint_every: PositiveInt = 50_000
     """Env steps between checkpoints; there is always one at the end."""
     checkpoints: int = Field(default=2, ge=1)

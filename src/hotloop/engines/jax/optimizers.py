@@ -1,21 +1,34 @@
 """Optimisers on the flat vector, as optax transformations without the learning rate (it is an input)."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from hotloop.spec import Optimizer
 
 
-def direction(spec: Optimizer) -> optax.GradientTransformation:
+class Direction(NamedTuple):
+    """`init(params) -> state` and `update(gradient, state, params) -> (step, state)`, as optax has them."""
+
+    init: Callable[[Any], Any]
+    update: Callable[..., tuple[Any, Any]]
+
+
+def direction(spec: Optimizer) -> Direction:
     """Map a (clipped) gradient to the step that the learning rate then scales; PyTorch's conventions."""
     if spec.kind == "adam":
         return scale_by_adam(spec.beta1, spec.beta2, spec.eps)
+    return Direction(*_from_optax(spec))
+
+
+def _from_optax(spec: Optimizer) -> Any:
+    import optax  # a tenth of a second, which the usual run does not need
+
     if spec.kind == "adamw":
         return optax.chain(
-            scale_by_adam(spec.beta1, spec.beta2, spec.eps),
+            optax.GradientTransformation(*scale_by_adam(spec.beta1, spec.beta2, spec.eps)),
             optax.add_decayed_weights(spec.weight_decay),
         )
     if spec.kind == "rmsprop":
@@ -32,7 +45,7 @@ class AdamState(NamedTuple):
     square: jax.Array
 
 
-def scale_by_adam(beta1: float, beta2: float, eps: float) -> optax.GradientTransformation:
+def scale_by_adam(beta1: float, beta2: float, eps: float) -> Direction:
     """Adam with both bias corrections folded into two scalars.
 
     The same numbers as optax.scale_by_adam with one division per weight instead of three.
@@ -53,4 +66,4 @@ def scale_by_adam(beta1: float, beta2: float, eps: float) -> optax.GradientTrans
         step = (root / (1 - beta1**t)) * mean / (jnp.sqrt(square) + eps * root)
         return step, AdamState(steps, mean, square)
 
-    return optax.GradientTransformation(init, update)
+    return Direction(init, update)

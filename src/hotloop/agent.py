@@ -11,7 +11,7 @@ from hotloop.assembly import Assembly
 from hotloop.envs import host_recording
 from hotloop.envs.device import Drawable
 from hotloop.envs.host import HostEnvs
-from hotloop.evaluate import episodes_program, play_on_host, record, to_host
+from hotloop.evaluate import Tell, episodes_program, play_on_host, record, to_host
 from hotloop.runs.pictures import write_gif
 from hotloop.spec_reading import SpecError
 
@@ -69,10 +69,10 @@ class Agent:
         q_BA = np.asarray(self._q_values(self.params, obs_B))
         return q_BA[0] if is_single else q_BA
 
-    def evaluate(self, episodes: int = 100, seed: int = 0) -> dict[str, float]:
-        """Play greedy episodes; returns their figures."""
+    def evaluate(self, episodes: int = 100, seed: int = 0, tell: Tell | None = None) -> dict[str, float]:
+        """Play greedy episodes to their ends; returns their figures. On the host `tell(done, wanted)` hears of them."""
         if isinstance(self.env, HostEnvs):
-            return play_on_host(self.spec, self._best, episodes, seed).summary()
+            return play_on_host(self.spec, self._best, episodes, seed, tell=tell).summary()
         masked, limit = self.spec.env.action_mask, self.spec.evaluation.max_steps
         run = jax.jit(episodes_program(self.env, self.engine, episodes, limit, masked))
         return to_host(run(self.params, jax.random.key(seed))).summary()

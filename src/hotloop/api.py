@@ -124,16 +124,23 @@ def resume(
 def load(
     run: str | Path | Run,
     *,
-    which: str = "best",
+    which: str | None = None,
     network: Any = None,
     device_env: Any = None,
+    reporter: Reporter | None = None,
     **overrides: Any,
 ) -> "Agent":
     """Load the trained agent of a run: its `best` evaluated weights, the `last`, or the last of `seed-3`.
 
+    By default the best; where no evaluation was whole there are none, and with a warning it is the last ones.
+
     Overrides are fields of the spec, to see the agent elsewhere: `load(run, **{"env.options.grid": 20})`.
     """
     folder = _open(run)
+    if which is None:
+        which = "best" if folder.has_weights("best") else "last"
+        if which == "last" and folder.has_weights("last"):
+            (reporter or Silent()).warn(f"{folder.path} has no best weights: no evaluation was whole; using the last")
     named, _ = folder.weights(which)
     from hotloop.agent import Agent
     from hotloop.assembly import Assembly, Own

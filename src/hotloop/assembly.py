@@ -28,7 +28,7 @@ def _only_on_the_host(spec: Spec) -> str | None:
     plain = Spec()
     for path in (
         *("replay.newest_in_batch", "replay.stacked_frames", "replay.hindsight"),
-        *("env.vectorization", "env.info", "evaluation.options", "log.save_replay"),
+        *("env.vectorization", "env.info", "evaluation.options", "evaluation.max_share", "log.save_replay"),
     ):
         section, name = path.split(".")
         if getattr(getattr(spec, section), name) != getattr(getattr(plain, section), name):

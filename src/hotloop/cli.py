@@ -110,18 +110,25 @@ def evaluate(
     run: RunArgument,
     episodes: Annotated[int, typer.Option(min=1, help="Greedy episodes to play.")] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the episodes.")] = 0,
-    which: Annotated[str, typer.Option(help="best or last weights, or those of seed-N.")] = "best",
+    which: Annotated[
+        str | None,
+        typer.Option(help="best or last weights, or those of seed-N; by default the best, if there are any."),
+    ] = None,
     set_: SetOption = None,
     record: Annotated[Path | None, typer.Option(metavar="FILE.gif", help="Also write a recording.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Play greedy episodes with a trained agent."""
     from hotloop import api
+    from hotloop.progress import Terminal
 
-    agent = api.load(run, which=which, **_parse_set(set_ or []))
-    figures: dict[str, Any] = agent.evaluate(episodes, seed)
-    if record is not None:
-        figures["recording"] = str(agent.record(record, seed))
+    with Terminal() as reporter:
+        agent = api.load(run, which=which, reporter=reporter, **_parse_set(set_ or []))
+        with reporter.counting("greedy episodes") as tell:
+            figures: dict[str, Any] = agent.evaluate(episodes, seed, tell)
+        if record is not None:
+            with reporter.busy("recording"):
+                figures["recording"] = str(agent.record(record, seed))
     if as_json:
         _print_json(figures)
         return
@@ -291,10 +298,11 @@ def _report(work: Any, as_json: bool) -> None:
     typer.echo(
         f"  {result['env_steps']:,} env steps in {result['seconds']:.1f} s "
         f"({result['env_steps_per_s']:,.0f} steps/s, {result['updates_per_s']:,.0f} updates/s, "
-        f"compile {result['compile_seconds']:.1f} s)"
+        f"compile {result['compile_seconds']:.1f} s, evaluating {result['seconds_evaluating']:.1f} s)"
     )
     score = "none yet" if result["return_mean"] is None else f"{result['return_mean']:.1f}"
-    typer.echo(f"  replay ratio {result['updates_per_step']:g}, score {score} (mean return)")
+    cut = f"; {result['episodes_cut']} episode(s) not played to the end" if result["episodes_cut"] else ""
+    typer.echo(f"  replay ratio {result['updates_per_step']:g}, score {score} (mean return{cut})")
     typer.echo(f"  run        {run.path}")
     for name in ("curve.png", "recording.gif", "profile.png"):
         if (run.path / name).is_file():

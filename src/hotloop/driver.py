@@ -58,6 +58,7 @@ class Driver:
         self.seconds_to_stop: float | None = None
         self.stages_before: dict[str, float] = {}
         self.interrupted = False
+        self.owes_evaluation = False
 
     def train(self) -> dict[str, Any]:
         """Run from the first block to a stop rule; returns the run's figures."""
@@ -71,6 +72,7 @@ class Driver:
         try:
             lost = self.session.restore(arrays)
             self.best_return, self.evaluation = _known(facts, len(self.seeds))
+            self.owes_evaluation = facts.get("evaluation_due") is True
         except (ValueError, TypeError, OverflowError) as error:  # whatever numbers a damaged file can hold
             raise SpecError(f"{self.folder.path}: {error}") from None
         self._compile()
@@ -99,8 +101,11 @@ class Driver:
         self.metrics = Metrics(self.folder.path, resumed_at)
         spec, pace = self.spec, 1
         with _Interrupts() as interrupts:
+            self.interrupts = interrupts
             host = self.session.read()
-            self.clock = Clock(lambda: self.session.spans.seconds().get("evaluate", 0.0), host)
+            self.clock = Clock(lambda: self.session.spans.seconds()["evaluate"], host)
+            if self.owes_evaluation:
+                self._run_evaluation(host)
             while not (stop := interrupts.seen or self._reason_to_stop(host)):
                 before = host.env_steps
                 blocks = min(pace, self._blocks_to_next_event(before))
@@ -118,8 +123,9 @@ class Driver:
                     if _crossed(before, host, spec.log.every):
                         self._log(host)
                         self.session.forget_totals()
-                    if spec.evaluation.every and _crossed(before, host, spec.evaluation.every):
-                        self._run_evaluation(host)
+                if spec.evaluation.every and _crossed(before, host, spec.evaluation.every):
+                    self._run_evaluation(host)
+                with self.session.spans["log"]:
                     if _crossed(before, host, spec.log.checkpoint_every):
                         self._checkpoint(host)
                     self._show(host)
@@ -146,7 +152,7 @@ class Driver:
 
     def _reason_to_stop(self, host: Reading) -> str | None:
         stop, goal = self.spec.stop, self.spec.stop.return_at_least
-        if goal is not None and self.evaluation:
+        if goal is not None and self.evaluation and not self.evaluation.get("cut"):
             what = "return_iqm" if len(self.seeds) > 1 else "return_mean"
             if self.evaluation[what] >= goal:
                 return f"solved: {_words(what)} {self.evaluation[what]:.1f} >= {goal:g}"
@@ -162,6 +168,8 @@ class Driver:
         is_evaluated = self.evaluation is not None and self.evaluation["env_steps"] == host.env_steps
         if self.spec.evaluation.every and not is_evaluated and not interrupted:
             self._run_evaluation(host)
+            if self.owes_evaluation:  # someone could not wait for it
+                stop, interrupted = str(self.interrupts.seen), True
         self._checkpoint(host)
         self._save_weights("last", host, self._best_seed())
         if len(self.seeds) > 1:
@@ -204,7 +212,7 @@ class Driver:
         seconds = self.session.spans.seconds()
         lap = {name: round(total - self.stages_before.get(name, 0.0), 6) for name, total in seconds.items()}
         self.stages_before = seconds
-        return {"stage_seconds": lap} if len(lap) > 1 else {}
+        return {"stage_seconds": lap} if len(lap) > 2 else {}  # more than evaluate and log
 
     def _figures(self, host: Reading) -> dict[str, Any]:
         """What a line of metrics says: means over the seeds, and with several of them each one's own."""
@@ -235,14 +243,28 @@ class Driver:
         return figures
 
     def _run_evaluation(self, host: Reading) -> None:
-        summaries = [played.summary() for played in self._saved_if_an_env_fails(self.session.evaluate)]
+        """Play greedy episodes; an interrupt gives them up, and the resumed run plays them first."""
+        self.owes_evaluation = False
+        with self.reporter.counting("greedy episodes") as show, self.session.spans["evaluate"]:
+
+            def tell(done: int, wanted: int) -> None:
+                if self.interrupts.seen:
+                    raise _Interrupted
+                show(done, wanted)
+
+            try:
+                played = self._saved_if_an_env_fails(self.session.evaluate, tell)
+            except _Interrupted:
+                self.owes_evaluation = True
+                return
+        summaries = [episodes.summary() for episodes in played]
         summary = statistics.together(summaries) if len(summaries) > 1 else summaries[0]
         self.evaluation = {"env_steps": host.env_steps, **summary}
         self._try("metrics", lambda: self.metrics.write("eval", host.env_steps, summary))
         self.reporter.say(f"step {host.env_steps:>9,}  {_said(summary)}")
         best = self._best_seed()
-        mean = summaries[best]["return_mean"]
-        if math.isfinite(mean) and (self.best_return is None or mean > self.best_return):
+        mean, is_whole = summaries[best]["return_mean"], "cut" not in summaries[best]
+        if is_whole and math.isfinite(mean) and (self.best_return is None or mean > self.best_return):
             self.best_return = mean
             self._save_weights("best", host, best)
 
@@ -273,6 +295,7 @@ class Driver:
             **self._facts(host),
             "evaluation": self.evaluation,
             "best_return": self.best_return,
+            **({"evaluation_due": True} if self.owes_evaluation else {}),
             "digests": digests(arrays),
         }
         where = self.folder.checkpoints / f"{host.env_steps:012d}"
@@ -287,6 +310,10 @@ class Driver:
         with self.reporter.busy("drawing"):
             self._try("curve.png", lambda: draw_curve(self.folder.path, self.spec))
             which = "last" if self.best_return is None else "best"
+            if which == "last" and self.spec.evaluation.every:
+                self.reporter.say(
+                    "no evaluation was whole: there are no best weights, and the recording shows the last"
+                )
             try:
                 named, _ = self.folder.weights(which)
             except SpecError as error:
@@ -334,9 +361,11 @@ class Driver:
             "updates_per_s": round(self.speed.updates, 1),
             "seconds": round(time.perf_counter() - self.began, 3),
             "compile_seconds": round(self.compile_seconds, 3),
+            "seconds_evaluating": round(self.session.spans.seconds()["evaluate"], 3),
             "seconds_to_first_update": self.seconds_to_first_update,
             "seconds_to_stop": self.seconds_to_stop,
             "return_mean": evaluation.get("return_mean", figures["ep_return_mean"]),
+            "episodes_cut": evaluation.get("cut", 0),
             "episodes": figures["episodes"],
             "steps_per_episode": round(steps / episodes, 2) if episodes else None,
             "skipped": figures["skipped"],
@@ -347,6 +376,10 @@ class Driver:
             result["seeds"] = self.seeds
             result |= {name: evaluation[name] for name in ("return_iqm", "return_interval", "by_seed") if evaluation}
         return result
+
+
+class _Interrupted(Exception):
+    """Someone does not want to wait for the end of an evaluation."""
 
 
 class _Interrupts:
@@ -386,7 +419,11 @@ def _is_evaluation(found: dict[str, Any], seeds: int) -> bool:
     names = ("env_steps", "return_mean", *(("return_iqm",) if seeds > 1 else ()))
     by_seed = found.get("by_seed") if seeds > 1 else {"return_mean": [0.0]}
     each = by_seed.get("return_mean") if isinstance(by_seed, dict) else None
-    numbers = [found.get(name) for name in names] + (each if isinstance(each, list) and len(each) == seeds else [None])
+    numbers = (
+        [found.get(name) for name in names]
+        + [found.get("cut", 0)]
+        + (each if isinstance(each, list) and len(each) == seeds else [None])
+    )
     return all(isinstance(number, int | float) for number in numbers)
 
 
@@ -407,6 +444,8 @@ def _said(summary: dict[str, Any]) -> str:
     """An evaluation in one line: the return, and the env's own figures."""
     own = [name for name in summary if name.endswith("_mean") and name not in ("return_mean", "length_mean")]
     figures = "".join(f"  {name.removesuffix('_mean')} {summary[name]:.1f}" for name in own)
+    if cut := summary.get("cut"):
+        figures += f"  (cut short: {cut} of the episodes were not played to their end; see evaluation.max_share)"
     if "return_iqm" not in summary:
         return f"greedy return {summary['return_mean']:7.1f} ± {summary['return_std']:.1f}{figures}"
     low, high = summary["return_interval"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.device import DeviceEnv, Drawable, legal_actions, reset_all
-from hotloop.envs.host import HostEnvs, make_vector_env
+from hotloop.envs.host import HostEnvs, HostStep, make_vector_env
 from hotloop.failures import EnvFailed
 from hotloop.spec import Spec
 
@@ -19,27 +19,34 @@ if TYPE_CHECKING:
 
 MOST_HOST_ENVS = 16
 """Envs on the host that play at once."""
+Tell = Callable[[int, int], None]
+"""Hears how many episodes are done, of how many."""
 
 
 class Episodes(NamedTuple):
-    """One entry per episode; `info` holds the env's own figures at each episode's last step."""
+    """One entry per episode; `info` holds the env's own figures at each episode's last step, NaN where it gave none."""
 
     episode_return: np.ndarray
     length: np.ndarray
     info: dict[str, np.ndarray]
+    cut: int = 0
+    """Episodes that were wanted and not played to their end, because the evaluation was cut."""
 
     def of(self, seed: int) -> "Episodes":
         """The episodes of one of several seeds, whose axis leads."""
-        return Episodes(*jax.tree.map(lambda leaf: leaf[seed], tuple(self)))
+        info = {name: values[seed] for name, values in self.info.items()}
+        return Episodes(self.episode_return[seed], self.length[seed], info)
 
     def summary(self) -> dict[str, float]:
-        """Means and spread, under the names the command line prints."""
+        """Means and spread, under the names the command line prints; `cut` only where there is something to say."""
+        known = {name: values[~np.isnan(values)] for name, values in self.info.items()}
         return {
             "episodes": len(self.length),
             "return_mean": float(np.mean(self.episode_return)),
             "return_std": float(np.std(self.episode_return)),
             "length_mean": float(np.mean(self.length)),
-            **{f"{name}_mean": float(np.mean(values)) for name, values in self.info.items()},
+            **{f"{name}_mean": float(np.mean(values)) for name, values in known.items() if len(values)},
+            **({"cut": self.cut} if self.cut else {}),
         }
 
 
@@ -90,57 +97,102 @@ def to_host(result: Any) -> Episodes:
     return Episodes(episode_return, length, info)
 
 
-def play_on_host(spec: Spec, greedy: Callable[..., np.ndarray], episodes: int, seed: int) -> Episodes:
-    """Greedy episodes of a Gymnasium env, on envs of their own; `greedy` is called as `play` does."""
+def play_on_host(
+    spec: Spec,
+    greedy: Callable[..., np.ndarray],
+    episodes: int,
+    seed: int,
+    most_steps: int | None = None,
+    tell: Tell | None = None,
+) -> Episodes:
+    """Greedy episodes of a Gymnasium env, on envs of their own; the arguments are those of `play`."""
     env, options = spec.env, {**spec.env.options, **spec.evaluation.options}
     made = make_vector_env(env.id, min(episodes, MOST_HOST_ENVS), options, env.vectorization, env.info)
     envs = HostEnvs(made, env.info)
     if env.action_mask:
         envs.mask_actions(env.id)
     try:
-        return play(envs, greedy, episodes, spec.evaluation.max_steps, seed)
+        return play(envs, greedy, episodes, spec.evaluation.max_steps, seed, most_steps, tell)
     finally:
         envs.close()
 
 
-def play(envs: HostEnvs, greedy: Callable[..., np.ndarray], wanted: int, limit: int, seed: int) -> Episodes:
+class _Played(NamedTuple):
+    """An episode, the `number`-th of its env."""
+
+    env: int
+    number: int
+    episode_return: float
+    length: int
+    info: dict[str, float]
+
+
+def play(
+    envs: HostEnvs,
+    greedy: Callable[..., np.ndarray],
+    wanted: int,
+    limit: int,
+    seed: int,
+    most_steps: int | None = None,
+    tell: Tell | None = None,
+) -> Episodes:
     """Play `wanted` episodes, as equally many in each env as can be, by `greedy(obs)`, with masks `greedy(obs, legal)`.
 
-    An episode that reaches `limit` counts as it stands; where the env cannot be reset from outside, it is the last one
-    of that env, so there may be fewer than wanted.
+    An episode that reaches `limit` counts as it stands. Where the env cannot be reset from outside, it is the last one
+    of that env, and no other env counts more. After `most_steps` env steps all is cut: the first k episodes of each env
+    count, k being how many the slowest has begun, and those that still run count as they stand; short episodes are so
+    never counted more often than long ones. `tell(done, wanted)` hears of every vector step, and may raise.
     """
-    failures = 0
+    failures = steps = cut = 0
     share_N = np.full(envs.num_envs, wanted // envs.num_envs) + (np.arange(envs.num_envs) < wanted % envs.num_envs)
-    returns: list[float] = []
-    lengths: list[int] = []
-    infos: dict[str, list[float]] = {key: [] for key in envs.info_keys}
-    return_N, length_N = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
+    played: list[_Played] = []
+    count_N, length_N = np.zeros((2, envs.num_envs), np.int64)
+    return_N = np.zeros(envs.num_envs)
+
+    def keep(step: HostStep, i: int) -> None:
+        info = {key: float(step.info[key][i]) for key in envs.info_keys}
+        played.append(_Played(i, int(count_N[i]), float(return_N[i]), int(length_N[i]), info))
+
     obs = envs.reset(seed)
-    while (share_N > 0).any():
+    while (running_N := count_N < share_N).any():
+        if most_steps is not None and steps >= most_steps:
+            begun = int((count_N + (length_N > 0))[running_N].min())
+            if begun:  # an env that raised has begun nothing yet
+                planned, share_N = int(share_N.sum()), np.minimum(share_N, begun)
+                cut = planned - int(np.minimum(count_N, share_N).sum())
+                break
+        if tell is not None:
+            tell(len(played), wanted)
         chosen_N = greedy(obs) if envs.legal is None else greedy(obs, envs.legal)
         step = envs.step(chosen_N.astype(np.int32))
         obs = step.obs
         return_N += np.where(step.valid, step.reward, 0.0)
         length_N += step.valid
+        steps += int(np.count_nonzero(step.valid))
         failures += int(step.failed.sum())
         if failures > 10 + wanted:
             raise EnvFailed(f"envs raised {failures} times in an evaluation of {wanted} episodes")
         ended = step.terminated | step.truncated | step.failed
         too_long = (length_N >= limit) & ~ended
+        for i in np.flatnonzero((ended | too_long) & ~step.failed):
+            if count_N[i] < share_N[i]:
+                keep(step, int(i))
+            count_N[i] += 1
+        return_N[ended | too_long], length_N[ended | too_long] = 0.0, 0
         if too_long.any():
             fresh = envs.restart(too_long)
-            obs = obs if fresh is None else fresh
-            share_N[too_long & (fresh is None)] = np.minimum(share_N[too_long & (fresh is None)], 1)
-        for i in np.flatnonzero(ended | too_long):
-            if share_N[i] > 0 and not step.failed[i]:
-                returns.append(float(return_N[i]))
-                lengths.append(int(length_N[i]))
-                for key, values in infos.items():
-                    values.append(float(step.info[key][i]))
-            share_N[i] -= not step.failed[i]
-            return_N[i], length_N[i] = 0.0, 0
+            if fresh is None:
+                share_N = np.minimum(share_N, count_N[too_long].min())
+            else:
+                obs = fresh
+    for i in np.flatnonzero(count_N < share_N):
+        keep(step, int(i))
+    counted = [episode for episode in played if episode.number < share_N[episode.env]]
     return Episodes(
-        np.array(returns, np.float32), np.array(lengths, np.int32), {k: np.array(v) for k, v in infos.items()}
+        np.array([episode.episode_return for episode in counted], np.float32),
+        np.array([episode.length for episode in counted], np.int32),
+        {key: np.array([episode.info[key] for episode in counted]) for key in envs.info_keys},
+        cut,
     )
 
 

@@ -1,10 +1,14 @@
 """What a person sees while a run goes on: a live line on a terminal, plain lines elsewhere."""
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self
+
+SECONDS_BETWEEN_COUNTS = 0.2
+SECONDS_UNTIL_SAID = 2.0
 
 
 class Reporter(Protocol):
@@ -21,6 +25,9 @@ class Reporter(Protocol):
 
     def show(self, env_steps: int, total: int, figures: dict[str, Any]) -> None:
         """Update the live line."""
+
+    def counting(self, what: str) -> Any:
+        """Show how far something is; a context manager that gives `tell(done, total)`, to be called at any rate."""
 
 
 class Silent:
@@ -42,6 +49,11 @@ class Silent:
 
     def show(self, env_steps: int, total: int, figures: dict[str, Any]) -> None:
         """Drop it."""
+
+    @contextmanager
+    def counting(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Give something that drops the counts."""
+        yield lambda done, total: None
 
 
 class Terminal:
@@ -87,6 +99,33 @@ class Terminal:
             self._live, self._task = self._bar(total)
         text = "  ".join(f"{name} {_short(value)}" for name, value in figures.items() if value is not None)
         self._live.update(self._task, completed=env_steps, total=total, figures=text)
+
+    @contextmanager
+    def counting(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """In the bar, or as a bar of its own; without a terminal a line after two seconds, four, eight, …"""
+        is_terminal, has_own_bar = self._console.is_terminal, self._live is None
+        began = time.monotonic()
+        told_at, say_at = -SECONDS_BETWEEN_COUNTS, began + SECONDS_UNTIL_SAID
+
+        def tell(done: int, total: int) -> None:
+            nonlocal told_at, say_at
+            now = time.monotonic()
+            if is_terminal and now - told_at >= SECONDS_BETWEEN_COUNTS:
+                told_at = now
+                if self._live is None:
+                    self._live, self._task = self._bar(total)
+                place = {"completed": done, "total": total} if has_own_bar else {}
+                self._live.update(self._task, figures=f"{what} {done:,} of {total:,}", **place)
+            elif not is_terminal and now >= say_at:
+                say_at = now + (now - began)
+                self.say(f"{what}: {done:,} of {total:,}")
+
+        try:
+            yield tell
+        finally:
+            if has_own_bar and self._live is not None:
+                self._live.stop()
+                self._live = None
 
     def _bar(self, total: int) -> tuple[Any, Any]:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -53,5 +53,8 @@ def test_without_evaluations_there_are_last_weights_only(tmp_path):
     run = hotloop.train(TINY, out=tmp_path / "run", **{"stop.steps": 100, "evaluation.every": 0})
     assert not (run.path / "best").exists()
     assert hotloop.load(run, which="last").predict([0, 0, 0, 0]) in (0, 1)
-    with pytest.raises(ValueError, match="no best weights"):
-        hotloop.load(run)
+    with pytest.raises(ValueError, match="no best weights: no evaluation was whole; ask for the last ones"):
+        hotloop.load(run, which="best")
+    with pytest.warns(RuntimeWarning, match="no best weights: no evaluation was whole; using the last"):
+        agent = hotloop.load(run)
+    assert np.array_equal(agent.params, hotloop.load(run, which="last").params)

@@ -208,13 +208,19 @@ def test_a_host_run_is_profiled_by_its_own_spans_to_the_same_bits(hotloop, tmp_p
     small = (
         *("--env", "CartPole-v1", "--pipeline", pipeline, "--steps", "1500"),
         *("--set", "env.num_envs=4", "--set", "network.torso.hidden=[16]", "--set", "log.every=250"),
-        *("--set", "replay={capacity: 512, start: 64, batch_size: 16}", "--set", "evaluation.every=0"),
+        *(
+            "--set",
+            "replay={capacity: 512, start: 64, batch_size: 16}",
+            "--set",
+            "evaluation={every: 500, episodes: 4}",
+        ),
     )
     profiled = hotloop("train", *small, "--out", "profiled", "--json", env={"PROFILE": "true"}).json["profile"]
     assert hotloop("train", *small, "--out", "plain").code == 0
     assert manifest(tmp_path / "profiled")["digests"] == manifest(tmp_path / "plain")["digests"]
     shares = {row["stage"]: row["share"] for row in profiled["stages"]}
-    assert {"select", "step", "insert", "sample", "transfer", "update", "log", "rest"} <= set(shares)
+    assert {"select", "step", "insert", "sample", "transfer", "update", "evaluate", "log", "rest"} <= set(shares)
+    assert shares["evaluate"] > 0
     assert 0 < profiled["outside_env_and_update"] < 1
     if pipeline == "sync":
         assert sum(shares.values()) == pytest.approx(1, abs=0.01)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotloop.evaluate import Episodes, episodes_program, to_host
+from hotloop.evaluate import Episodes, Tell, episodes_program, to_host
 from hotloop.pipelines.fused import Fused, FusedState
 from hotloop.pipelines.seeds import SeedAxis
 from hotloop.pipelines.session import Reading
@@ -27,7 +27,7 @@ class DeviceSession:
         """`advance` stands in for the compiled program that runs blocks."""
         self.pipeline, self.spec, self.seeds = pipeline, pipeline.spec, seeds
         self.axis = SeedAxis(len(seeds), self.spec.devices)
-        self.spans = Spans("log")
+        self.spans = Spans("evaluate", "log")
         self._advance: Any = advance
 
     def compile(self) -> None:
@@ -98,8 +98,8 @@ class DeviceSession:
         )
         self.state = self.state._replace(totals=zeros)
 
-    def evaluate(self) -> list[Episodes]:
-        """Greedy episodes of each seed, on keys of that seed and this env step."""
+    def evaluate(self, tell: Tell | None = None) -> list[Episodes]:
+        """Greedy episodes of each seed, on keys of that seed and this env step; one program, so nobody is told."""
         env_steps = self.read().env_steps
         keys = [jax.random.fold_in(jax.random.key(seed), env_steps) for seed in self.seeds]
         played = to_host(self._evaluate(self.state.learner.params, self.axis.stack(keys)))  # sync

@@ -4,6 +4,7 @@
 of them follow each other and which run side by side is the pipeline's: `sync.py`, `concurrent.py`.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 from hotloop.engines.host_acting import choose_acting
 from hotloop.engines.jax.engine import METRICS, JaxEngine, LearnerState
 from hotloop.envs.host import HostEnvs, HostStep, generator_from_array, generator_to_array
-from hotloop.evaluate import Episodes, play_on_host
+from hotloop.evaluate import Episodes, Tell, play_on_host
 from hotloop.learning import schedules, targets
 from hotloop.pipelines.session import Reading
 from hotloop.replay.host import Batches, HostReplay, Step
@@ -22,7 +23,7 @@ from hotloop.runs.state import from_arrays, to_arrays
 from hotloop.spans import Spans
 from hotloop.spec import EpsilonGreedy, Spec
 
-STAGES = ("select", "step", "insert", "sample", "transfer", "update", "log")
+STAGES = ("select", "step", "insert", "sample", "transfer", "update", "evaluate", "log")
 TRANSFER_APART = 1 << 20
 """Bytes of a block's batches from which their way to the device is a stage of its own."""
 COUNTERS = ("env_steps", "episodes", "learned_from", "blocks", "start_at", "updated_at", "failed_before")
@@ -410,13 +411,20 @@ class HostSession:
         running = {"obs": self.obs, "episode_return": self.episode_return, "episode_length": self.episode_length}
         return {**self.envs.arrays(), **running}
 
-    def evaluate(self) -> list[Episodes]:
+    def evaluate(self, tell: Tell | None = None) -> list[Episodes]:
         """Greedy episodes on envs of their own."""
 
         def greedy(obs_N: Any, legal_NA: np.ndarray | None = None) -> np.ndarray:
             return np.argmax(targets.legal_only(self.q(obs_N), legal_NA, xp=np), axis=-1)
 
-        return [play_on_host(self.spec, greedy, self.spec.evaluation.episodes, self._eval_seed())]
+        episodes, seed = self.spec.evaluation.episodes, self._eval_seed()
+        return [play_on_host(self.spec, greedy, episodes, seed, self._most_eval_steps(), tell)]
+
+    def _most_eval_steps(self) -> int:
+        """Env steps an evaluation may take now: by the spec and the env step alone, so a resume changes nothing."""
+        evaluation = self.spec.evaluation
+        period = min(max(evaluation.every, self.block.env_steps), self.env_steps)
+        return math.ceil(evaluation.max_share * period)
 
     def _eval_seed(self) -> int:
         return int(np.random.SeedSequence([self.seed, self.env_steps, 1]).generate_state(1)[0])

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from hotloop.evaluate import Episodes
+from hotloop.evaluate import Episodes, Tell
 from hotloop.spans import Spans
 
 
@@ -62,8 +62,8 @@ class Session(Protocol):
     def forget_totals(self) -> None:
         """Start the sums of the next line of metrics."""
 
-    def evaluate(self) -> list[Episodes]:
-        """Greedy episodes with the present weights, of each seed; changes nothing."""
+    def evaluate(self, tell: Tell | None = None) -> list[Episodes]:
+        """Greedy episodes with the present weights, of each seed; changes nothing. On the host `tell` hears of them."""
 
     def close(self) -> None:
         """Let go of what outlives a run: envs and their processes."""

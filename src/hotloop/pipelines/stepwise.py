@@ -25,7 +25,7 @@ class Stepwise(Fused):
         if spec.seeds > 1:
             raise SpecError(f"seeds is {spec.seeds}, but sync trains one seed at a time; use pipeline fused")
         super().__init__(spec, env, engine)
-        self.spans = Spans("step", "insert", "sample", "update", "log")
+        self.spans = Spans("step", "insert", "sample", "update", "evaluate", "log")
         self._collect, self._keep = jax.jit(self.collect), jax.jit(self.keep, donate_argnums=(0, 1))
         self._sample, self._learn, self._prioritize = (
             jax.jit(stage) for stage in (self.sample, self.learn, self.prioritize)

@@ -20,9 +20,13 @@ ADVICE = {
     "insert": "storing is what holds this run back: more envs share one call",
     "sample": "drawing batches is what holds this run back: uniform sampling, or smaller batches",
     "transfer": "the way to the device is what holds this run back: smaller batches, uint8 observations",
-    "log": "evaluation, saving and logging are what hold this run back: raise evaluation.every or log.every",
+    "evaluate": "evaluations are what hold this run back: raise evaluation.every, or lower evaluation.episodes or "
+    "evaluation.max_share",
+    "log": "saving and logging are what hold this run back: raise log.checkpoint_every or log.every",
 }
 LEARNER = ("transfer", "update")
+BETWEEN = ("evaluate", "log")
+"""Stages between the blocks, which the speed of a line of metrics leaves out."""
 
 
 def profile_host_run(
@@ -56,15 +60,15 @@ def build(spec: Spec, pipeline: str, rows: list[dict[str, Any]], result: dict[st
     blocks = steps / spec.block.env_steps
     spent = {name: sum(b["stage_seconds"][name] for _, b in pairs) for name in train[-1]["stage_seconds"]}
     is_concurrent = pipeline.startswith("concurrent")
-    log = spent.pop("log")
+    between = {name: spent.pop(name) for name in BETWEEN}
     beside = sum(spent[name] for name in LEARNER) if is_concurrent else 0.0
-    wall = seconds + log
-    rest = wall - log - sum(spent.values()) + beside
+    wall = seconds + sum(between.values())
+    rest = seconds - sum(spent.values()) + beside
     if is_concurrent:  # what is left of the loop's time is waiting for the learner
         spent["wait for the learner"], rest = max(0.0, rest), min(0.0, rest)
     rows_of_stages = [
         stage(name, value / blocks, wall / blocks, spec.block.env_steps)
-        for name, value in {**spent, "log": log, "rest": rest}.items()
+        for name, value in {**spent, **between, "rest": rest}.items()
     ]
     report = {
         "pipeline": pipeline,

@@ -111,13 +111,18 @@ class RunFolder:
                 warn(f"{error}; falling back to the one before it")
         raise SpecError(f"{self.path} has no whole checkpoint to continue from")
 
+    def has_weights(self, which: str) -> bool:
+        """Whether there are such weights."""
+        return checkpoint.place(self.path / which).is_dir()
+
     def weights(self, which: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Named weights and manifest: those of the `best` evaluation, the `last` ones, or the last of `seed-N`."""
         if which not in ("best", "last") and not re.fullmatch(r"seed-\d{1,10}", which):
             raise SpecError(f"there are no '{which[:40]}' weights; expected best, last or seed-N")
         folder = checkpoint.place(self.path / which)
         if not folder.is_dir():
-            raise SpecError(f"{self.path} has no {which} weights yet")
+            hint = "no evaluation was whole; ask for the last ones" if which == "best" else "it has not ended yet"
+            raise SpecError(f"{self.path} has no {which} weights: {hint}")
         try:
             return checkpoint.load(folder)
         except checkpoint.CheckpointError as error:

@@ -93,6 +93,10 @@ def _plot_evaluations(axes: Any, rows: list[dict[str, Any]], seeds: int) -> None
     low, high = zip(*band, strict=True)
     axes.fill_between(steps, low, high, color=GREEDY, alpha=0.18, linewidth=0)
     axes.plot(steps, middle, color=GREEDY, linewidth=2, marker="o", markersize=4, label=label)
+    cut = [(row["env_steps"], value) for row, value in zip(rows, middle, strict=True) if row.get("cut")]
+    if cut:
+        hollow = {"marker": "o", "markersize": 6, "markerfacecolor": "white", "markeredgecolor": GREEDY}
+        axes.plot(*zip(*cut, strict=True), linestyle="", **hollow, label="evaluation that was cut short")
 
 
 def _plot(axes: Any, rows: list[dict[str, Any]], name: str, **style: Any) -> None:

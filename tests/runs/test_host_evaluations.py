@@ -1,0 +1,178 @@
+"""Evaluations of runs on Gymnasium envs end: they are bounded in env steps, can be interrupted, and say both."""
+
+import os
+import signal
+from contextlib import contextmanager
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hotloop_process import TINY, manifest, metrics
+
+import hotloop
+from hotloop.progress import Silent, Terminal
+
+TIMES = {"seconds", "env_steps_per_s", "updates_per_s", "stage_seconds"}
+
+
+class Walk(gym.Env):
+    """Pays 1 a step; ends after `length` steps, or never. Can be saved."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Discrete(2)
+    taken = 0
+
+    def __init__(self, length=None):
+        self.length, self.t = length, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.place = 0, self.np_random.random(2).astype(np.float32)
+        return self.place, {}
+
+    def step(self, action):
+        Walk.taken += 1
+        self.t += 1
+        self.place = np.roll(self.place, 1) * np.float32(0.9)
+        return self.place, 1.0, self.t == self.length, False, {}
+
+    def get_state(self):
+        return {"t": np.int64(self.t), "place": self.place, "random": self._saved_random()}
+
+    def set_state(self, saved):
+        self.t, self.place = int(saved["t"]), np.array(saved["place"])
+        self._restore_random(saved["random"])
+
+    def _saved_random(self):
+        from hotloop.envs.host import generator_to_array
+
+        return generator_to_array(self.np_random)
+
+    def _restore_random(self, array):
+        from hotloop.envs.host import generator_from_array
+
+        self.np_random = generator_from_array(array)
+
+
+SPEC = {
+    "name": "walk",
+    "updates_per_step": 0.25,
+    "env": {"id": "Walk-v0", "num_envs": 4, "options": {"length": 7}},
+    "network": {"torso": {"hidden": [8]}},
+    "replay": {"capacity": 512, "start": 32, "batch_size": 8},
+    "evaluation": {"every": 200, "episodes": 20, "max_steps": 10_000},
+    "stop": {"steps": 500},
+    "log": {"every": 100, "checkpoint_every": 400},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    gym.register("Walk-v0", entry_point=Walk, disable_env_checker=True, order_enforce=False)
+    yield
+    gym.registry.pop("Walk-v0")
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory):
+    """A run whose episodes never end, which nearly any evaluation would call solved."""
+    Walk.taken = 0
+    own = {"env.options": {}, "evaluation.max_share": 2, "stop.return_at_least": 5}
+    return hotloop.train(SPEC, out=tmp_path_factory.mktemp("endless") / "run", **own)
+
+
+def test_an_evaluation_takes_no_more_than_its_share_of_env_steps(endless):
+    evaluated = Walk.taken - endless.env_steps
+    # 2 x 200 env steps each, up to a vector step of 16 envs: 25 steps of each of them; at the end of the run as well.
+    assert evaluated == 3 * 25 * 16
+    assert [row["length_mean"] for row in metrics(endless.path, "eval")] == [25, 25, 25]
+
+
+def test_the_first_evaluation_of_a_short_run_is_bounded_by_the_run(tmp_path):
+    run = hotloop.train(SPEC, out=tmp_path / "run", **{"env.options": {}, "stop.steps": 80})
+    assert metrics(run.path, "eval")[-1]["length_mean"] == 80 * 5 // 16
+
+
+def test_a_cut_evaluation_is_named_and_neither_solves_a_run_nor_is_the_best(endless):
+    assert endless.stopped == "500 env steps done"
+    assert endless.episodes_cut == 20
+    assert [row["cut"] for row in metrics(endless.path, "eval")] == [20, 20, 20]
+    assert not (endless.path / "best").exists()
+    assert manifest(endless.path)["best_return"] is None
+    with pytest.warns(RuntimeWarning, match="no best weights: no evaluation was whole; using the last"):
+        agent = hotloop.load(endless)
+    assert np.array_equal(agent.params, hotloop.load(endless, which="last").params)
+
+
+def test_whole_evaluations_are_as_before(tmp_path):
+    run = hotloop.train(SPEC, out=tmp_path / "run", **{"stop.return_at_least": 7})
+    assert run.stopped.startswith("solved: mean return 7.0")
+    assert run.episodes_cut == 0
+    assert "cut" not in metrics(run.path, "eval")[0]
+    assert (run.path / "best").is_dir()
+    assert 0 < run.seconds_evaluating < run.seconds
+
+
+def test_the_seconds_of_evaluations_on_the_device_are_told_too(tmp_path):
+    run = hotloop.train(TINY, out=tmp_path / "run", **{"stop.steps": 400})
+    assert 0 < run.seconds_evaluating < run.seconds
+    assert "stage_seconds" not in metrics(run.path, "train")[-1]
+
+
+class Impatient(Silent):
+    """Presses Ctrl-C in the second evaluation, at the third vector step."""
+
+    def __init__(self):
+        self.evaluations = 0
+
+    @contextmanager
+    def counting(self, what):
+        self.evaluations += 1
+        steps = 0
+
+        def tell(done, total):
+            nonlocal steps
+            steps += 1
+            if (self.evaluations, steps) == (2, 3):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        yield tell
+
+
+def outcome(run):
+    rows = metrics(run.path)
+    return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
+
+
+@pytest.mark.parametrize("steps", [500, 400], ids=["amid the run", "at its end"])
+def test_an_interrupted_evaluation_is_given_up_and_made_up_for(tmp_path, steps):
+    whole = hotloop.train(SPEC, out=tmp_path / "whole", **{"stop.steps": steps})
+    parts = hotloop.train(SPEC, out=tmp_path / "parts", reporter=Impatient(), **{"stop.steps": steps})
+    assert parts.stopped == "stopped by SIGINT"
+    assert parts.env_steps == 400
+    assert [row["env_steps"] for row in metrics(parts.path, "eval")] == [200]
+    assert manifest(parts.path)["evaluation_due"] is True
+    resumed = hotloop.resume(parts)
+    assert resumed.env_steps == steps
+    assert outcome(resumed) == outcome(whole)
+    assert manifest(parts.path)["digests"] == manifest(whole.path)["digests"]
+    assert "evaluation_due" not in manifest(parts.path)
+
+
+def test_a_resumed_run_cuts_its_evaluations_where_an_uninterrupted_one_does(tmp_path):
+    own = {"env.options": {}, "evaluation.max_share": 2}
+    whole = hotloop.train(SPEC, out=tmp_path / "whole", **own)
+    parts = hotloop.train(SPEC, out=tmp_path / "parts", **own, **{"stop.steps": 300})
+    resumed = hotloop.resume(parts, steps=500)
+    seen = {row["env_steps"]: row for row in metrics(resumed.path, "eval")}
+    assert [seen[row["env_steps"]] for row in metrics(whole.path, "eval")] == metrics(whole.path, "eval")
+
+
+def test_without_a_terminal_a_count_is_a_line_after_two_seconds_four_eight(monkeypatch, capsys):
+    now = [100.0]
+    monkeypatch.setattr("hotloop.progress.time.monotonic", lambda: now[0])
+    with Terminal() as reporter, reporter.counting("greedy episodes") as tell:
+        for second in range(18):
+            now[0] = 100.0 + second
+            tell(second, 20)
+    assert capsys.readouterr().err.splitlines() == [f"greedy episodes: {n} of 20" for n in (2, 4, 8, 16)]

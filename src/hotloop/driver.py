@@ -63,8 +63,8 @@ class Driver:
     def train(self) -> dict[str, Any]:
         """Run from the first block to a stop rule; returns the run's figures."""
         self._compile()
+        self.session.begin()  # an env that is wrong from the first reset on leaves nothing behind
         self.folder.create(self.spec, {"machine": self.assembly.machine, "pipeline": self.assembly.pipeline_choice})
-        self.session.begin()
         return self._drive(resumed_at=None)
 
     def resume(self, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> dict[str, Any]:
@@ -136,12 +136,13 @@ class Driver:
         """Do something with envs; when they end the run, it is saved before."""
         try:
             return work(*args)
-        except (NotFinite, EnvFailed) as error:
+        except (NotFinite, EnvFailed, SpecError) as error:  # too late for the spec to be at fault alone
             now = self.session.read()
             self._log(now)
             saved = "the run is saved" if self._checkpoint(now) else "the run could not be saved"
             self._try("metrics", self.metrics.close)
-            raise type(error)(f"{error} (env step {now.env_steps:,}); nothing of it was stored, and {saved}") from error
+            kind = NotFinite if isinstance(error, NotFinite) else EnvFailed
+            raise kind(f"{error} (env step {now.env_steps:,}); nothing of it was stored, and {saved}") from error
 
     def _blocks_to_next_event(self, env_steps: int) -> int:
         spec = self.spec
@@ -320,8 +321,11 @@ class Driver:
                 self.reporter.warn(f"no recording: {error}")
                 return
             agent = Agent(self.assembly, self.engine.layout.from_named(named))
-            if agent.can_record:
-                self._try("recording.gif", lambda: agent.record(self.folder.recording, self.spec.seed))
+            try:
+                if agent.can_record:
+                    self._try("recording.gif", lambda: agent.record(self.folder.recording, self.spec.seed))
+            except Exception as error:  # whatever the user's own env raises; the run is saved
+                self.reporter.warn(f"no recording: {type(error).__name__}: {error}")
 
     def _try(self, what: str, write: Callable[[], Any]) -> bool:
         """Do something with the disk; a full or read-only one is said, and training goes on."""

@@ -101,6 +101,7 @@ class HostEnvs:
         self.legal: np.ndarray | None = None
         self._env_id = ""
         self._no_masks = np.zeros((self.num_envs, self.actions.size), bool)
+        self._shapes = [(self.num_envs, *leaf.shape) for leaf in jax.tree.leaves(self.observations.shapes)]
 
     def mask_actions(self, env_id: str) -> None:
         """From the next reset on, read which actions are legal; the env is called `env_id` if it does not say so."""
@@ -127,7 +128,14 @@ class HostEnvs:
             raise EnvFailed(f"the env raised {type(error).__name__} in its reset: {error}") from error
         if self.legal is not None:
             self.legal = np.where(which_N[:, None], self._masks(infos, which_N, "in a reset"), self.legal)
-        return self._seen(obs)
+        try:
+            seen = self._seen(obs)
+        except EnvFailed:
+            raise
+        except Exception as error:  # whatever can be wrong with what it gave
+            raise EnvFailed(f"what the env gave in its reset cannot be read: {_said(error)}") from error
+        self._refuse_observations(seen, " in a reset")
+        return seen
 
     def step(self, chosen_N: np.ndarray) -> HostStep:
         """Act in every env."""
@@ -136,7 +144,15 @@ class HostEnvs:
         except EnvFailed:
             raise
         except Exception as error:  # whatever the user's own code raises
-            raise EnvFailed(f"the vector env raised {type(error).__name__}: {error}") from error
+            raise EnvFailed(f"the vector env raised {_said(error)}") from error
+        try:
+            return self._read(obs, reward, terminated, truncated, infos)
+        except (EnvFailed, NotFinite, SpecError):
+            raise
+        except Exception as error:  # whatever can be wrong with what it gave
+            raise EnvFailed(f"what the env gave in a step cannot be read: {_said(error)}") from error
+
+    def _read(self, obs: Any, reward: Any, terminated: Any, truncated: Any, infos: dict[str, Any]) -> HostStep:
         terminated, truncated = np.array(terminated, bool), np.array(truncated, bool)
         seen = self._seen(obs)
         ended, failed = terminated | truncated, infos.get("failed", self._none)
@@ -146,13 +162,14 @@ class HostEnvs:
         if self.autoreset == AutoresetMode.NEXT_STEP:
             valid = ~self._ended  # an env that had ended was reset in this step, and nothing else
             began, self._ended = self._ended, ended & valid
-        elif ended.any():
-            if self.autoreset == AutoresetMode.SAME_STEP:
-                final = self._with_final(seen, infos, ended)
-            else:
-                seen = self.restart(ended)
+        elif ended.any() and self.autoreset == AutoresetMode.SAME_STEP:
+            final = self._with_final(seen, infos, ended)
+            self._refuse_observations(seen)
         reward = np.array(reward, np.float32)
-        self._refuse_what_is_not_finite(reward, final, valid)
+        self._refuse_rewards(reward, valid)
+        self._refuse_observations(final)  # of all envs: one that was only reset, or built anew, gave one too
+        if ended.any() and self.autoreset == AutoresetMode.DISABLED:
+            seen = self.restart(ended)
         terminated, truncated, began = terminated & valid, truncated & valid, began | failed
         return HostStep(seen, final, reward, terminated, truncated, valid, began, failed, info, self.legal, final_legal)
 
@@ -288,7 +305,11 @@ class HostEnvs:
         return self.env.envs if isinstance(self.env, SerialEnvs) else [self.env]
 
     def _seen(self, obs: Any) -> Any:
-        return self.observations.encode(obs)
+        seen = self.observations.encode(obs)
+        for leaf, shape in zip(jax.tree.leaves(seen), self._shapes, strict=True):
+            if leaf.shape != shape:
+                raise EnvFailed(f"the env gave observations of shape {leaf.shape[1:]}, its space says {shape[1:]}")
+        return seen
 
     def _with_final(self, seen: Any, infos: dict[str, Any], ended: np.ndarray) -> Any:
         """The last observations of ended episodes in place of the first ones of the next."""
@@ -301,20 +322,26 @@ class HostEnvs:
         final = jax.tree.map(np.copy, seen)
         for i in np.flatnonzero(ended):
             one = jax.tree.map(lambda leaf: np.asarray(leaf)[None], _one_of(last, int(i)))
-            jax.tree.map(lambda kept, new, i=i: kept.__setitem__(i, new[0]), final, self._seen(one))
+            encoded = self.observations.encode(one)
+            jax.tree.map(lambda kept, new, i=i: kept.__setitem__(i, new[0]), final, encoded)
         return final
 
-    def _refuse_what_is_not_finite(self, reward: np.ndarray, obs: Any, valid: np.ndarray) -> None:
+    def _refuse_rewards(self, reward_N: np.ndarray, valid_N: np.ndarray) -> None:
         """NaN never enters the replay: name the env and stop."""
-        bad = ~np.isfinite(reward) & valid
-        what = "reward"
-        if not bad.any():
-            what = "observation"
-            for leaf in jax.tree.leaves(obs):
-                if leaf.dtype == np.float32 and not np.isfinite(leaf).all():
-                    bad = valid & ~np.isfinite(leaf.reshape(self.num_envs, -1)).all(axis=1)
-        if bad.any():
-            raise NotFinite(f"env {int(np.flatnonzero(bad)[0])} gave a {what} that is not finite")
+        bad_N = valid_N & ~np.isfinite(reward_N)
+        if bad_N.any():
+            raise NotFinite(f"env {int(np.flatnonzero(bad_N)[0])} gave a reward that is not finite")
+
+    def _refuse_observations(self, obs: Any, where: str = "") -> None:
+        """The same for observations, whichever part of them it is."""
+        for leaf in jax.tree.leaves(obs):
+            if leaf.dtype == np.float32 and not np.isfinite(leaf).all():
+                bad_N = ~np.isfinite(leaf.reshape(self.num_envs, -1)).all(axis=1)
+                raise NotFinite(f"env {int(np.flatnonzero(bad_N)[0])} gave an observation{where} that is not finite")
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _can_be_saved(env: Any) -> bool:

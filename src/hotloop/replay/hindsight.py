@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hotloop.failures import NotFinite
+from hotloop.failures import EnvFailed, NotFinite
 from hotloop.replay.ring import Item
 from hotloop.spec import Hindsight as HindsightSpec
 from hotloop.spec_reading import SpecError
@@ -83,12 +83,12 @@ class Hindsight:
             chosen = random.integers(np.arange(length), length)
         reached = episode.s_t[REACHED]
         wanted = reached[chosen]
-        reward = np.asarray(self.judge.compute_reward(reached, wanted, {}), np.float32).reshape(length)
+        reward = self._judged("compute_reward", reached, wanted, np.float32)
         if not np.isfinite(reward).all():
             raise NotFinite("compute_reward gave a reward that is not finite")
         discount = episode.discount_t
         if callable(getattr(self.judge, "compute_terminated", None)):
-            terminated = np.asarray(self.judge.compute_terminated(reached, wanted, {}), bool).reshape(length)
+            terminated = self._judged("compute_terminated", reached, wanted, bool)
             discount = (self.discount * ~terminated).astype(np.float32)
         return episode._replace(
             s_tm1={**episode.s_tm1, WANTED: wanted},
@@ -96,3 +96,10 @@ class Hindsight:
             discount_t=discount,
             s_t={**episode.s_t, WANTED: wanted},
         )
+
+    def _judged(self, method: str, reached: np.ndarray, wanted: np.ndarray, dtype: Any) -> np.ndarray:
+        """What the env says of each step."""
+        try:
+            return np.asarray(getattr(self.judge, method)(reached, wanted, {}), dtype).reshape(len(reached))
+        except Exception as error:  # whatever the user's own code raises
+            raise EnvFailed(f"the env's {method} raised {type(error).__name__}: {error}") from error

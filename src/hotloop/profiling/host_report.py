@@ -25,8 +25,6 @@ ADVICE = {
     "log": "saving and logging are what hold this run back: raise log.checkpoint_every or log.every",
 }
 LEARNER = ("transfer", "update")
-BETWEEN = ("evaluate", "log")
-"""Stages between the blocks, which the speed of a line of metrics leaves out."""
 
 
 def profile_host_run(
@@ -36,8 +34,8 @@ def profile_host_run(
     rows = metrics.read(folder.metrics_file)
     if sum(row["kind"] == "train" and row["env_steps"] >= spec.replay.start for row in rows) < 2:
         raise SpecError(
-            f"the run is saved, but a profile needs two lines of metrics after learning began; lower log.every "
-            f"(it is {spec.log.every:,}) or train longer"
+            f"the run is saved, but a profile needs two lines of metrics after learning began; train longer, or "
+            f"set log.exact=true (log.every is {spec.log.every:,})"
         )
     found = build(spec, pipeline, rows, result)
     try:
@@ -60,15 +58,15 @@ def build(spec: Spec, pipeline: str, rows: list[dict[str, Any]], result: dict[st
     blocks = steps / spec.block.env_steps
     spent = {name: sum(b["stage_seconds"][name] for _, b in pairs) for name in train[-1]["stage_seconds"]}
     is_concurrent = pipeline.startswith("concurrent")
-    between = {name: spent.pop(name) for name in BETWEEN}
+    evaluate, log = spent.pop("evaluate"), spent.pop("log")
     beside = sum(spent[name] for name in LEARNER) if is_concurrent else 0.0
-    wall = seconds + sum(between.values())
-    rest = seconds - sum(spent.values()) + beside
+    wall = seconds + evaluate  # which the speed of a line of metrics leaves out
+    rest = seconds - log - sum(spent.values()) + beside
     if is_concurrent:  # what is left of the loop's time is waiting for the learner
         spent["wait for the learner"], rest = max(0.0, rest), min(0.0, rest)
     rows_of_stages = [
         stage(name, value / blocks, wall / blocks, spec.block.env_steps)
-        for name, value in {**spent, **between, "rest": rest}.items()
+        for name, value in {**spent, "evaluate": evaluate, "log": log, "rest": rest}.items()
     ]
     report = {
         "pipeline": pipeline,

@@ -10,7 +10,7 @@ train: $(VENV)/.core
 	$(BIN)/hotloop train cartpole
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow

@@ -17,6 +17,8 @@ from hotloop.envs.gymnasium import IDS, GymnasiumEnv, GymnasiumVectorEnv
 from hotloop.registry import ENVS
 from hotloop.spec_reading import SpecError
 
+pytestmark = pytest.mark.less_optimised
+
 
 class Case(NamedTuple):
     """An env and its options."""

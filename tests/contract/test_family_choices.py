@@ -1,6 +1,5 @@
 """Every pair of choices works together, or is refused; every preset of the family learns, saves and goes on."""
 
-from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -14,6 +13,8 @@ from hotloop.engines.jax.engine import METRICS, JaxEngine
 from hotloop.replay.ring import Item
 from hotloop.spec import Spec
 from hotloop.spec_reading import SpecError, load_spec, preset_names
+
+pytestmark = pytest.mark.less_optimised
 
 BATCH, ACTIONS = 4, 3
 CHOICES: dict[str, dict[str, dict[str, Any]]] = {
@@ -103,7 +104,7 @@ def test_each_pair_of_choices_acts_and_learns(names: tuple[str, ...]) -> None:
     batches = Item(obs(*lead), rng.integers(0, ACTIONS, lead).astype(np.int32), *numbers, obs(*lead), legal)
     weight = rng.uniform(0.5, 1.0, lead).astype(np.float32) if spec.beta_schedule else None
 
-    @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # half the time to compile
+    @jax.jit
     def program(key: jax.Array) -> Any:
         state = engine.init(key)
         new, td_KB, sums = engine.update(state, batches, jnp.float32(1e-2), weight, key)
@@ -175,6 +176,7 @@ def small(preset: str) -> dict[str, Any]:
 QUICK = ("rainbow", "iqn", "pqn", "cartpole_memory")  # between them they hold every part that is saved
 
 
+@pytest.mark.as_users_compile
 @pytest.mark.parametrize(
     "preset", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ON_THE_DEVICE]
 )
@@ -197,6 +199,7 @@ def test_a_preset_learns_and_resumes_to_the_bit(preset: str) -> None:
     assert any(not np.array_equal(saved[name], straight[name]) for name in saved if name.endswith("params"))
 
 
+@pytest.mark.as_users_compile
 @pytest.mark.parametrize(("preset", "pipeline"), [("rainbow", "sync"), ("iqn", "concurrent"), ("munchausen", "sync")])
 def test_a_preset_trains_on_a_gymnasium_env(preset: str, pipeline: str) -> None:
     """Twice the same bits, and updates that were taken."""

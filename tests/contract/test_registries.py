@@ -16,6 +16,8 @@ from hotloop.engines.jax.engine import JaxEngine
 from hotloop.registry import BENCHES, ENGINES, ENVS, HEADS, PIPELINES, TORSOS, Entry
 from hotloop.spec import C51Head, Cnn, Impala, IqnHead, Mlp, Network, QuantileHead, ScalarHead, Spec
 
+pytestmark = pytest.mark.less_optimised
+
 REGISTRIES: dict[str, Mapping[str, Entry]] = {
     "env": ENVS,
     "torso": TORSOS,

@@ -27,6 +27,8 @@ from hotloop.runs.state import digests
 from hotloop.spec import Hindsight, Replay
 from hotloop.spec_reading import SpecError, parse_spec
 
+pytestmark = pytest.mark.less_optimised
+
 ACTIONS, ENVS = 4, 3
 
 
@@ -407,6 +409,7 @@ def test_targets_leave_out_illegal_actions_however_large_their_q_value(rule):
         assert abs(found) == pytest.approx(abs(expected), rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.as_users_compile
 def test_a_masked_run_resumes_to_the_bit():
     def session():
         return session_of("serial", envs=strict_envs("serial"), n_step=3, start=24, capacity=64)

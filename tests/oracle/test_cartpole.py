@@ -13,6 +13,8 @@ import pytest
 from hotloop.envs.cartpole import CartPole, CartPoleState
 from hotloop.envs.device import reset_all, step_all
 
+pytestmark = pytest.mark.less_optimised
+
 X_LIMIT, ANGLE_LIMIT = 2.4, math.radians(12)
 NEAR = 1e-5
 """How close to a limit float32 and float64 may disagree about being beyond it."""

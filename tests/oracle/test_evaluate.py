@@ -12,6 +12,8 @@ import pytest
 from hotloop.envs.device import ObsSpec
 from hotloop.evaluate import Episodes, episodes_program, to_host
 
+pytestmark = pytest.mark.less_optimised
+
 EPISODES, LONGEST = 200, 6
 
 

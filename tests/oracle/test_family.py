@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from functools import partial
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +24,8 @@ from hotloop.learning.estimates import Atoms, Means, Quantiles
 from hotloop.replay.ring import Item
 from hotloop.spec import Cnn, Impala, Mlp, Munchausen, Spec
 from hotloop.spec_reading import parse_spec
+
+pytestmark = pytest.mark.less_optimised
 
 OBS, ACTIONS, BATCH = 3, 3, 6
 KEY = jax.random.key(11, impl="unsafe_rbg")  # a program with these draws compiles in half the time of the usual ones
@@ -284,7 +285,7 @@ def test_loss_and_gradient_equal_the_float64_oracle(case: Case) -> None:
     batch, weight_B = random_batch(3, with_legal=case.legal), weights_of(4, BATCH)
     is_random = engine.is_random
 
-    @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # half the time to compile
+    @jax.jit
     def run(params: Any, target: Any) -> Any:
         """The gradient, and all that is drawn for it: noise, then fractions of the target net and of the online net."""
         with naive.recorded() as noise:

@@ -26,6 +26,8 @@ from hotloop.runs.state import digests, to_arrays
 from hotloop.spec import Core
 from hotloop.spec_reading import SpecError, parse_spec
 
+pytestmark = pytest.mark.less_optimised
+
 F, H, B, T = 3, 5, 4, 7
 KINDS = list(CORES)
 Tensor = torch.Tensor
@@ -486,6 +488,7 @@ def test_blocks_steps_updates_and_target_copies_are_counted() -> None:
     assert not np.array_equal(state.learner.params, pipeline.init(jnp.uint32(0)).learner.params)
 
 
+@pytest.mark.as_users_compile
 def test_a_run_resumed_from_its_arrays_ends_in_the_same_bits() -> None:
     _, pipeline, advance = program("gru", 1.0, 20)
     whole, half, rest = sessions = [pipeline.session([7]) for _ in range(3)]
@@ -501,6 +504,7 @@ def test_a_run_resumed_from_its_arrays_ends_in_the_same_bits() -> None:
     assert any(name.startswith("actor/memory") for name in rest.arrays())
 
 
+@pytest.mark.as_users_compile
 def test_a_seed_among_several_is_the_run_it_would_be_alone() -> None:
     _, pipeline, advance = program("gru", 1.0, 20)
     both = pipeline.session([3, 4])

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from hotloop.replay import ring
 from hotloop.replay.ring import Item, Ring
 
+pytestmark = pytest.mark.less_optimised
+
 ROW = ring.row_example(jax.ShapeDtypeStruct((2,), np.float32))
 insert = jax.jit(ring.insert)
 sample = jax.jit(ring.sample, static_argnums=2)

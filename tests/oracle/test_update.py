@@ -15,6 +15,8 @@ from hotloop.replay.ring import Item
 from hotloop.spec import Optimizer, Spec
 from hotloop.spec_reading import parse_spec
 
+pytestmark = pytest.mark.less_optimised
+
 OBS, ACTIONS, BATCH = 3, 3, 6
 RATE = 0.02
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from hotloop.replay import window
 from hotloop.replay.ring import Item
 
+pytestmark = pytest.mark.less_optimised
+
 DISCOUNT, ENVS, STEPS, ACTIONS = 0.9, 4, 30, 3
 
 

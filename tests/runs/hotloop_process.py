@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from warm_start import Fork
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -68,21 +69,22 @@ def strict_json(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def start(*args: str | Path, cwd: Path, env: dict[str, str] | None = None, before: str = "") -> "subprocess.Popen[str]":
-    """Start `hotloop ARGS` in `cwd`; `before` is Python to run first in that process."""
-    main = ["-m", "hotloop.cli"] if not before else ["-c", f"{before}\nfrom hotloop.cli import main\nmain()"]
+def start(
+    *args: str | Path, cwd: Path, env: dict[str, str] | None = None, before: str = "", fresh: bool = False
+) -> "subprocess.Popen[str]":
+    """Start `hotloop ARGS` in `cwd`; `before` is Python to run first in that process.
+
+    It is a fork of a process that has done its imports, unless it is asked to be `fresh` or must be.
+    """
     inherited = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "HOTLOOP_FAILPOINT")}
-    return subprocess.Popen(
-        [sys.executable, *main, *map(str, args)],
-        cwd=cwd,
-        env={**inherited, "COLUMNS": "200", **(env or {})},
-        stdin=subprocess.DEVNULL,
-        # A shell that runs the tests in the background leaves SIGINT ignored, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes |= {"cwd": cwd, "env": {**inherited, "COLUMNS": "200", **(env or {})}}
+    if not (before or fresh or any(name.startswith("JAX") for name in env or {})):
+        return Fork([*map(str, args)], **pipes)
+    main = ["-m", "hotloop.cli"] if not before else ["-c", f"{before}\nfrom hotloop.cli import main\nmain()"]
+    # A shell that runs the tests in the background leaves SIGINT ignored, and children inherit that.
+    interruptible = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    return subprocess.Popen([sys.executable, *main, *map(str, args)], **pipes, **interruptible)
 
 
 def finish(process: "subprocess.Popen[str]", timeout: float = 120) -> Ran:
@@ -156,7 +158,7 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not folder.exists():
         folder.mkdir()
         (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
-        ran = finish(start("train", "tiny.yaml", "--out", "run", "--json", cwd=folder))
+        ran = finish(start("train", "tiny.yaml", "--out", "run", "--json", cwd=folder, fresh=True))
         (folder / "result.json").write_text(json.dumps(ran.json))
     return folder / "run"
 

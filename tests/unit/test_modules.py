@@ -21,6 +21,8 @@ from hotloop.replay.ring import Item
 from hotloop.spec import Cnn, Mlp, ScalarHead, Spec
 from hotloop.spec_reading import SpecError, parse_value
 
+pytestmark = pytest.mark.less_optimised
+
 KEY = jax.random.key(7)
 
 

@@ -11,6 +11,8 @@ from pydantic import TypeAdapter
 from hotloop.learning.schedules import value_at
 from hotloop.spec import Schedule
 
+pytestmark = pytest.mark.less_optimised
+
 KNOWN_POINTS: dict[str, tuple[Any, dict[int, float]]] = {
     "constant": (0.3, {0: 0.3, 1: 0.3, 10**9: 0.3}),
     "linear": (

@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test test-slow bench lint docs clean
+.PHONY: train test test-heavy test-slow bench lint docs clean
 
 train: $(VENV)/.core
 	$(BIN)/hotloop train cartpole
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto --dist loadfile
+
+# A module's tests share what they have compiled, so each module stays with one worker.
+test-heavy: $(VENV)/.test
+	$(BIN)/python -m pytest -n auto --dist loadfile -m heavy
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow

@@ -1,4 +1,7 @@
-"""The DQN family against float64 NumPy written from the papers (naive_family.py), PyTorch and golden vectors."""
+"""The DQN family against float64 NumPy written from the papers (naive_family.py), PyTorch and golden vectors.
+
+Other libraries' own C51, QR-DQN and IQN are in test_peers.py.
+"""
 
 import json
 import os
@@ -147,24 +150,6 @@ def test_the_golden_vectors_are_what_the_oracle_says_today(kind: str) -> None:
     assert golden["inputs"] == today["inputs"]
     for name, value in today["expected"].items():
         np.testing.assert_allclose(golden["expected"][name], value, rtol=1e-12, atol=1e-14, err_msg=name)
-
-
-def test_rlax_agrees_with_the_golden_vectors() -> None:
-    rlax = pytest.importorskip("rlax")
-    for kind in ("c51", "qr", "iqn"):
-        golden = read_golden(kind)
-        given = {name: jnp.asarray(value, jnp.float32) for name, value in golden["inputs"].items()}
-        a = jnp.int32(0)
-        for b, expected in enumerate(golden["expected"]["loss"]):
-            z, z_t = given["z"][b], given["z_t"][b]
-            r, discount = given["r_t"][b], given["discount_t"][b]
-            if kind == "c51":
-                z_N = jnp.linspace(LOW, HIGH, ATOMS)
-                ours = rlax.categorical_q_learning(z_N, z[None], a, r, discount, z_N, z_t[None])
-            else:
-                args = (z[:, None], given["tau"][b], a, r, discount, z_t[:, None], z_t[:, None])
-                ours = rlax.quantile_q_learning(*args, huber_param=DELTA) / DELTA  # rlax leaves κ in
-            np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5, err_msg=f"{kind} {b}")
 
 
 # -- the maths by itself ------------------------------------------------------------------------------

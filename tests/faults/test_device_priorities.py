@@ -54,6 +54,7 @@ def test_an_interrupted_run_ends_in_the_same_bits(whole: Path, tmp_path: Path, f
     assert np.unique(leaves).size > 100, "the run did learn which rows surprise it"
 
 
+@pytest.mark.heavy
 def test_each_of_two_seeds_is_the_run_it_would_be_alone(whole: Path, tmp_path: Path) -> None:
     together = package.train(SPEC, out=tmp_path / "two", seeds=2, **{"stop.steps": STEPS})
     alone = package.train(SPEC, out=tmp_path / "alone", **{"stop.steps": STEPS, "seed": SEED + 1})

@@ -91,6 +91,7 @@ def test_the_next_write_removes_what_a_killed_one_left(tmp_path, killed_at, step
     assert _same(checkpoint.load(where)[0], OLD)
 
 
+@pytest.mark.heavy
 def test_a_run_killed_in_several_steps_of_a_checkpoint_ends_in_the_same_bits(hotloop, tmp_path, finished_once):
     quiet = ("--set", "evaluation.every=0")
     run = tmp_path / "run"

@@ -11,7 +11,7 @@ RATIOS = {"below one": ("0.125", 60_000), "above one": ("2.0", 40_000)}
 TIMES = {"seconds", "env_steps_per_s", "updates_per_s"}
 
 
-@pytest.fixture(scope="module", params=RATIOS)
+@pytest.fixture(scope="module", params=["below one", pytest.param("above one", marks=pytest.mark.heavy)])
 def uninterrupted(request, tmp_path_factory, finished_once):
     """A folder with a run `whole` that was left alone, the arguments that made it, and its env steps."""
     ratio, steps = RATIOS[request.param]
@@ -96,6 +96,7 @@ def test_a_finished_run_is_resumed_without_harm_and_says_that_it_is_done(hotloop
     assert manifest(finished)["digests"] == digests
 
 
+@pytest.mark.heavy
 def test_snakes_that_were_interrupted_end_in_the_same_bits(tmp_path):
     """Also when the first part ended amid a period: its last line and checkpoint are all that differs."""
     import hotloop

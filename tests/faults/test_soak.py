@@ -29,9 +29,8 @@ class _Watching(Silent):
 SNAKES = {"env": {"id": "snake", "num_envs": 16, "options": {"grid": 6}}, "updates_per_step": 0.0625}
 
 
-@pytest.mark.parametrize(
-    "more", [pytest.param({}, id="cartpole"), pytest.param(SNAKES, id="snake", marks=pytest.mark.slow)]
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize("more", [pytest.param({}, id="cartpole"), pytest.param(SNAKES, id="snake")])
 def test_a_long_run_keeps_its_memory_and_files(tmp_path, more):
     watching = _Watching()
     hotloop.train(

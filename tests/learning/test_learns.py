@@ -86,13 +86,14 @@ CHOICES = {
 }
 
 
+@pytest.mark.less_optimised
 @pytest.mark.parametrize("name", CHOICES)
 def test_a_lock_is_opened_and_its_values_are_the_optimal_ones(name: str) -> None:
     spec, env = lock_spec(**CHOICES[name]), Lock()
     engine = JaxEngine(spec, jax.ShapeDtypeStruct(env.obs_spec.shape, np.float32), env.num_actions)
     pipeline = Fused(spec, env, engine)
     evaluate = jax.jit(episodes_program(env, engine, episodes=4, max_steps=100))
-    start = pipeline.init(jnp.uint32(0))
+    start = jax.jit(pipeline.init)(jnp.uint32(0))
     end = jax.jit(pipeline.advance)(start, jnp.int32(600))
 
     before, after = (to_host(evaluate(state.learner.params, jax.random.key(0))).summary() for state in (start, end))
@@ -130,6 +131,7 @@ def test_the_cartpole_preset_is_solved_by_four_of_five_seeds(tmp_path: Path) -> 
     assert played["return_mean"] > 400, "the best weights were kept, and hold on episodes never seen"
 
 
+@pytest.mark.heavy
 def test_snakes_learn_to_eat(tmp_path):
     """Twelve foods from what a random player gets, less than one, in 40,000 env steps of the preset."""
     run = hotloop.train("snake", out=tmp_path / "run", **{"stop.steps": 40_000, "evaluation.every": 0})

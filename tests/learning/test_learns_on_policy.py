@@ -31,6 +31,7 @@ def compiled(spec: Spec, env: Any) -> Program:
     return Program(pipeline, jax.jit(pipeline.advance), jax.jit(pipeline.init)(jnp.uint32(0)))
 
 
+@pytest.mark.less_optimised
 def test_a_lock_is_opened_and_its_values_are_the_optimal_ones() -> None:
     """With λ = 0 exploring leaves no trace in the targets, and truncated tries must keep their bootstrap."""
     spec = parse_spec(
@@ -52,6 +53,7 @@ def test_a_lock_is_opened_and_its_values_are_the_optimal_ones() -> None:
     np.testing.assert_allclose(q, optimal_q(), atol=0.05)
 
 
+@pytest.mark.heavy
 def test_cartpole_is_balanced_in_seconds() -> None:
     """Within 300,000 env steps, a second or two of training; seeds needed 60,000 to 280,000 for 475."""
     pipeline, advance, state = compiled(load_spec("pqn", {}), CartPole())

@@ -53,6 +53,7 @@ CATCH = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("pipeline", ["sync", "concurrent"])
 def test_a_small_pixel_env_is_learned_from_stacked_frames(pipeline, tmp_path):
     run = hotloop.train(CATCH, out=tmp_path / "run", pipeline=pipeline)
@@ -65,6 +66,7 @@ def test_a_small_pixel_env_is_learned_from_stacked_frames(pipeline, tmp_path):
     assert [row for row in rows if row["kind"] == "eval"][-1]["caught_mean"] >= 0.9
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("hindsight", "finds"), [({"goals": "future"}, True), (None, False)])
 def test_goals_that_chance_never_finds_are_learned_in_hindsight_only(hindsight, finds, tmp_path):
     run = hotloop.train(

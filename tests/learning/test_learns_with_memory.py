@@ -62,6 +62,7 @@ def cue_spec(**more: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_a_cue_is_remembered_until_it_is_asked_for(tmp_path: Path, kind: str) -> None:
     core = {"core": {"kind": kind, "size": 16}}
@@ -80,6 +81,7 @@ def test_a_cue_is_remembered_until_it_is_asked_for(tmp_path: Path, kind: str) ->
             ask(np.zeros(2, np.float32))
 
 
+@pytest.mark.heavy
 def test_without_memory_the_cue_is_lost(tmp_path: Path) -> None:
     run = hotloop.train(cue_spec(**NO_MEMORY), device_env=Cue(), out=tmp_path / "run")
     assert 0.35 < run.return_mean < 0.65

@@ -120,7 +120,7 @@ def plain(shape: Shape) -> Program:
 
 
 def record(shape: Shape, program: Program) -> Recording:
-    states = [jax.device_get(program.pipeline.init(jnp.uint32(3)))]
+    states = [jax.device_get(jax.jit(program.pipeline.init)(jnp.uint32(3)))]
     for _ in range(BLOCKS):
         states.append(jax.device_get(program.advance(states[-1], jnp.int32(1))))
     new = [
@@ -293,10 +293,12 @@ def test_the_target_net_is_copied_in_exactly_the_blocks_that_cross_a_period(run:
 # -- what the engine is given -------------------------------------------------------------------------
 
 
+@pytest.mark.less_optimised
 def test_epsilon_is_that_of_each_env_step(told: Recording) -> None:
     assert told.log.a_tm1.tolist() == list(range(BLOCKS * told.shape.env_steps))
 
 
+@pytest.mark.less_optimised
 def test_the_learning_rate_is_that_of_the_blocks_start(told: Recording) -> None:
     place = told.shape.updates * BATCH
     for before, after in told.blocks():
@@ -304,6 +306,7 @@ def test_the_learning_rate_is_that_of_the_blocks_start(told: Recording) -> None:
             assert after.learner.params[place] == before.env_steps
 
 
+@pytest.mark.less_optimised
 def test_the_target_moves_once_for_every_period_crossed(told: Recording) -> None:
     moves_of_a_block = set()
     for before, after in told.blocks():
@@ -317,6 +320,7 @@ def test_the_target_moves_once_for_every_period_crossed(told: Recording) -> None
         assert moves_of_a_block == {0, 1}
 
 
+@pytest.mark.less_optimised
 def test_batches_are_drawn_anew_from_the_rows_in_the_ring(told: Recording) -> None:
     """With the telltale engine a row's action is the env step it was taken at."""
     size, draws = told.shape.updates * BATCH, []
@@ -370,6 +374,7 @@ def test_a_run_stops_in_the_block_that_finishes_the_last_episode_asked_for() -> 
     assert _digest(program.advance(stopped, jnp.int32(5))) == _digest(stopped), "a finished run stays as it is"
 
 
+@pytest.mark.less_optimised
 def test_updates_that_are_not_finite_end_the_program_and_leave_the_weights() -> None:
     spec = make_spec(TWO_ENVS, guard={"skips_in_a_row": 7})
     program = compiled(spec, env=Counting(reward_scale=float("nan")))

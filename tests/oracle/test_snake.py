@@ -20,6 +20,8 @@ from hotloop.envs.device import make_env
 from hotloop.envs.snake import Snake, SnakeState
 from hotloop.spec_reading import SpecError
 
+pytestmark = pytest.mark.less_optimised
+
 KINDS = ("basic", "flood", "selective", "enhanced", "grid")
 GRIDS = (5, 8, 10, 16, 17, 32)
 Board = tuple[list[Cell], int, Cell, int]

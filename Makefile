@@ -1,4 +1,4 @@
-# The four commands of this project. Each makes .venv and installs what it needs.
+# The commands of this project. Each makes .venv and installs what it needs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

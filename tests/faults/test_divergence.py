@@ -15,6 +15,8 @@ from hotloop.driver import Diverged
 from hotloop.evaluate import Episodes
 from hotloop.runs import checkpoint
 
+pytestmark = pytest.mark.less_optimised
+
 # One update per vector step, from a replay that holds only that step's transitions: from the first poisoned step on,
 # every batch is poisoned, and none before.
 EXPOSED = {

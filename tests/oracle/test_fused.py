@@ -19,6 +19,8 @@ from hotloop.runs.state import digests, to_arrays
 from hotloop.spec import Spec
 from hotloop.spec_reading import parse_spec
 
+pytestmark = pytest.mark.less_optimised
+
 DISCOUNT, START, CAPACITY, BATCH, TARGET_EVERY, BLOCKS = 0.9, 10, 50, 4, 6, 40
 LENGTHS = (1, 2, 3, 5)
 
@@ -115,7 +117,7 @@ class Recording(NamedTuple):
 
 @cache
 def plain(shape: Shape) -> Program:
-    """The program as users run it; compiled once."""
+    """The program as users run it, compiled once."""
     return compiled(make_spec(shape))
 
 
@@ -134,6 +136,12 @@ def record(shape: Shape, program: Program) -> Recording:
 def run(request: pytest.FixtureRequest) -> Recording:
     """A recorded run of the real thing."""
     return record(request.param, plain(request.param))
+
+
+@pytest.fixture(scope="module", params=[ONE_ENV_RATIO_2, TWO_ENVS], ids=str)
+def users_run(request: pytest.FixtureRequest) -> Recording:
+    """A recorded run, compiled for the tests of bits."""
+    return record(request.param, compiled(make_spec(request.param)))
 
 
 class Telltale(JaxEngine):
@@ -293,12 +301,10 @@ def test_the_target_net_is_copied_in_exactly_the_blocks_that_cross_a_period(run:
 # -- what the engine is given -------------------------------------------------------------------------
 
 
-@pytest.mark.less_optimised
 def test_epsilon_is_that_of_each_env_step(told: Recording) -> None:
     assert told.log.a_tm1.tolist() == list(range(BLOCKS * told.shape.env_steps))
 
 
-@pytest.mark.less_optimised
 def test_the_learning_rate_is_that_of_the_blocks_start(told: Recording) -> None:
     place = told.shape.updates * BATCH
     for before, after in told.blocks():
@@ -306,7 +312,6 @@ def test_the_learning_rate_is_that_of_the_blocks_start(told: Recording) -> None:
             assert after.learner.params[place] == before.env_steps
 
 
-@pytest.mark.less_optimised
 def test_the_target_moves_once_for_every_period_crossed(told: Recording) -> None:
     moves_of_a_block = set()
     for before, after in told.blocks():
@@ -320,7 +325,6 @@ def test_the_target_moves_once_for_every_period_crossed(told: Recording) -> None
         assert moves_of_a_block == {0, 1}
 
 
-@pytest.mark.less_optimised
 def test_batches_are_drawn_anew_from_the_rows_in_the_ring(told: Recording) -> None:
     """With the telltale engine a row's action is the env step it was taken at."""
     size, draws = told.shape.updates * BATCH, []
@@ -343,17 +347,19 @@ def test_batches_are_drawn_anew_from_the_rows_in_the_ring(told: Recording) -> No
 # -- repeatability ------------------------------------------------------------------------------------
 
 
-def test_advancing_twice_equals_advancing_at_once_bit_for_bit(run: Recording) -> None:
-    start = run.states[0]
-    half = run.program.advance(start, jnp.int32(BLOCKS // 2))
-    twice = run.program.advance(half, jnp.int32(BLOCKS // 2))
-    at_once = run.program.advance(start, jnp.int32(BLOCKS))
-    assert _digest(twice) == _digest(at_once) == _digest(run.states[-1])
-    assert _digest(half) == _digest(run.states[BLOCKS // 2]) != _digest(twice)
+@pytest.mark.as_users_compile
+def test_advancing_twice_equals_advancing_at_once_bit_for_bit(users_run: Recording) -> None:
+    start = users_run.states[0]
+    half = users_run.program.advance(start, jnp.int32(BLOCKS // 2))
+    twice = users_run.program.advance(half, jnp.int32(BLOCKS // 2))
+    at_once = users_run.program.advance(start, jnp.int32(BLOCKS))
+    assert _digest(twice) == _digest(at_once) == _digest(users_run.states[-1])
+    assert _digest(half) == _digest(users_run.states[BLOCKS // 2]) != _digest(twice)
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_seed_others(run: Recording) -> None:
-    init, advance = run.program.pipeline.init, run.program.advance
+@pytest.mark.as_users_compile
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(users_run: Recording) -> None:
+    init, advance = users_run.program.pipeline.init, users_run.program.advance
     first, again, other = (advance(init(jnp.uint32(seed)), jnp.int32(BLOCKS)) for seed in (3, 3, 4))
     assert digests(to_arrays(first)) == digests(to_arrays(again))
     ours, theirs = digests(to_arrays(first)), digests(to_arrays(other))
@@ -364,8 +370,9 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(run: Recordin
 # -- stop rules the device sees -----------------------------------------------------------------------
 
 
+@pytest.mark.as_users_compile
 def test_a_run_stops_in_the_block_that_finishes_the_last_episode_asked_for() -> None:
-    unstopped = record(FOUR_ENVS, plain(FOUR_ENVS)).states
+    unstopped = record(FOUR_ENVS, compiled(make_spec(FOUR_ENVS))).states
     wanted = int(unstopped[5].episodes)  # reached exactly at the end of a block: one more block would be too many
     program = compiled(make_spec(FOUR_ENVS, stop={"episodes": wanted}))
     stopped = program.advance(unstopped[0], jnp.int32(10_000))
@@ -374,7 +381,6 @@ def test_a_run_stops_in_the_block_that_finishes_the_last_episode_asked_for() -> 
     assert _digest(program.advance(stopped, jnp.int32(5))) == _digest(stopped), "a finished run stays as it is"
 
 
-@pytest.mark.less_optimised
 def test_updates_that_are_not_finite_end_the_program_and_leave_the_weights() -> None:
     spec = make_spec(TWO_ENVS, guard={"skips_in_a_row": 7})
     program = compiled(spec, env=Counting(reward_scale=float("nan")))

@@ -20,6 +20,8 @@ from hotloop.runs.state import digests, to_arrays
 from hotloop.spec import Spec
 from hotloop.spec_reading import parse_spec
 
+pytestmark = pytest.mark.less_optimised
+
 DISCOUNT, N_STEP, START, CAPACITY, BATCH, BLOCKS = 0.9, 3, 24, 50, 8, 40
 ALPHA, EPSILON, BETA = 0.7, 1e-2, (0.4, 1.0, 60)
 SHAPES = {"1 env, 2 updates": (1, 2.0), "4 envs, 2 steps": (4, 0.125), "2 envs, 2 steps, 3 updates": (2, 0.75)}
@@ -98,7 +100,8 @@ class Run(NamedTuple):
 
 
 @cache
-def recorded(shape: str) -> Run:
+def recorded(shape: str, compiled: str = "less optimised") -> Run:
+    """A run of the shape; kept apart by how it was `compiled`, which is the marker's choice."""
     pipeline = pipeline_of(make_spec(*SHAPES[shape]))
     advance = jax.jit(pipeline.advance)
     states = [jax.device_get(jax.jit(pipeline.init)(jnp.uint32(3)))]
@@ -117,6 +120,11 @@ def recorded(shape: str) -> Run:
 @pytest.fixture(scope="module", params=SHAPES)
 def run(request: pytest.FixtureRequest) -> Run:
     return recorded(request.param)
+
+
+@pytest.fixture(scope="module", params=["1 env, 2 updates", "2 envs, 2 steps, 3 updates"])
+def users_run(request: pytest.FixtureRequest) -> Run:
+    return recorded(request.param, "as users compile")
 
 
 # -- n-step -------------------------------------------------------------------------------------------
@@ -360,22 +368,25 @@ def _digests(state: FusedState) -> dict[str, str]:
     return digests(to_arrays(state))
 
 
-def test_the_stages_one_by_one_end_in_the_same_bits(run: Run) -> None:
-    stepwise = pipeline_of(run.pipeline.spec, Stepwise)
+@pytest.mark.as_users_compile
+def test_the_stages_one_by_one_end_in_the_same_bits(users_run: Run) -> None:
+    stepwise = pipeline_of(users_run.pipeline.spec, Stepwise)
     assert isinstance(stepwise, Stepwise)
-    state = stepwise.advance_by_stages(jax.device_put(run.states[0]), BLOCKS)
-    assert _digests(state) == _digests(run.states[-1])
+    state = stepwise.advance_by_stages(jax.device_put(users_run.states[0]), BLOCKS)
+    assert _digests(state) == _digests(users_run.states[-1])
 
 
-def test_blocks_one_by_one_or_at_once_end_in_the_same_bits(run: Run) -> None:
-    half = run.advance(run.states[0], jnp.int32(BLOCKS // 2))
-    assert _digests(half) == _digests(run.states[BLOCKS // 2])
-    assert _digests(run.advance(half, jnp.int32(BLOCKS - BLOCKS // 2))) == _digests(run.states[-1])
+@pytest.mark.as_users_compile
+def test_blocks_one_by_one_or_at_once_end_in_the_same_bits(users_run: Run) -> None:
+    half = users_run.advance(users_run.states[0], jnp.int32(BLOCKS // 2))
+    assert _digests(half) == _digests(users_run.states[BLOCKS // 2])
+    assert _digests(users_run.advance(half, jnp.int32(BLOCKS - BLOCKS // 2))) == _digests(users_run.states[-1])
 
 
+@pytest.mark.as_users_compile
 def test_a_seed_among_two_is_the_run_alone() -> None:
     """The second seed is that of the recorded run."""
-    run = recorded("2 envs, 2 steps, 3 updates")
+    run = recorded("2 envs, 2 steps, 3 updates", "as users compile")
     session = pipeline_of(
         run.pipeline.spec.model_copy(
             update={"evaluation": run.pipeline.spec.evaluation.model_copy(update={"every": 0}), "seeds": 2}

@@ -18,6 +18,8 @@ from hotloop.replay.host_ring import HostRing
 from hotloop.replay.ring import Item
 from hotloop.spec_reading import SpecError, parse_spec
 
+pytestmark = pytest.mark.less_optimised
+
 ENVS = 3
 
 
@@ -98,6 +100,7 @@ def test_a_reward_that_is_not_finite_names_the_env_and_is_not_stored():
     assert session.replay.size > 3
 
 
+@pytest.mark.as_users_compile
 def test_two_runs_are_the_same_and_another_seed_is_not():
     runs = []
     for _ in range(2):

@@ -17,6 +17,8 @@ from hotloop.pipelines import concurrent, sync
 from hotloop.runs.state import digests
 from hotloop.spec_reading import SpecError, parse_spec
 
+pytestmark = pytest.mark.less_optimised
+
 SMALL = {
     "updates_per_step": 0.25,
     "network": {"torso": {"hidden": [16]}},
@@ -34,6 +36,7 @@ def begun(**more):
     return session
 
 
+@pytest.mark.as_users_compile
 @pytest.mark.parametrize("num_envs", [1, 8])
 @pytest.mark.parametrize("env", [{"id": "cartpole"}, {"id": "snake", "options": {"grid": 6}}])
 def test_sync_on_a_device_env_ends_in_the_bits_of_fused(env, num_envs):
@@ -45,6 +48,7 @@ def test_sync_on_a_device_env_ends_in_the_bits_of_fused(env, num_envs):
     assert ends[0] == ends[1]
 
 
+@pytest.mark.as_users_compile
 @pytest.mark.parametrize("replay", [{}, {"sampling": {"kind": "prioritized"}, "n_step": 3, "newest_in_batch": True}])
 @pytest.mark.parametrize("pipeline", ["sync", "concurrent"])
 def test_a_run_on_an_env_that_can_be_saved_resumes_to_the_bit(pipeline, replay):
@@ -59,6 +63,7 @@ def test_a_run_on_an_env_that_can_be_saved_resumes_to_the_bit(pipeline, replay):
     assert digests(other.arrays()) == digests(session.arrays())
 
 
+@pytest.mark.as_users_compile
 @pytest.mark.parametrize("replay", [{}, {"sampling": {"kind": "prioritized"}, "n_step": 2}])
 def test_concurrent_is_deterministic_and_learns_one_block_later(replay):
     given = {"env": {"id": OURS, "num_envs": 4}, "replay": {**SMALL["replay"], **replay}}
@@ -233,6 +238,7 @@ def test_without_the_replay_a_resumed_run_collects_again_before_it_learns():
     assert 9 <= other.read().updates[0] - updates <= 12, "and nothing is caught up afterwards"
 
 
+@pytest.mark.as_users_compile
 def test_a_run_of_envs_in_threads_or_processes_is_the_run_of_envs_one_after_the_other():
     ends = []
     for vectorization in ("sync", "threads", "async"):

@@ -16,6 +16,8 @@ from hotloop.runs.state import digests, to_arrays
 from hotloop.spec import Spec
 from hotloop.spec_reading import SpecError, parse_spec
 
+pytestmark = pytest.mark.less_optimised
+
 DISCOUNT, TRACE, CLIP, DELTA = 0.9, 0.65, 0.4, 0.7
 NUM_ENVS, STEPS, EPOCHS, MINIBATCHES = 3, 8, 2, 2
 ROWS, EPISODES, DECAY = NUM_ENVS * STEPS, 60, 40
@@ -369,6 +371,7 @@ def test_advancing_twice_equals_advancing_at_once_bit_for_bit(run: Recording) ->
     assert _digest(half) == _digest(run.states[blocks // 2]) != _digest(twice)
 
 
+@pytest.mark.as_users_compile
 def test_two_seeds_are_each_the_run_alone_and_resume_to_the_bit() -> None:
     pipeline = build(make_spec(evaluation={"every": 0}, stop={}))
 

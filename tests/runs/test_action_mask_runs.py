@@ -9,6 +9,8 @@ import hotloop
 from hotloop.envs.check import check_env
 from hotloop.spec_reading import SpecError
 
+pytestmark = pytest.mark.less_optimised
+
 SMALL = {
     "network.torso.hidden": [16],
     "env.num_envs": 2,

@@ -9,6 +9,8 @@ from safetensors.numpy import load_file
 
 import hotloop
 
+pytestmark = pytest.mark.less_optimised
+
 OFTEN = {"log.every": 100, "log.checkpoint_every": 100, "evaluation.every": 100}
 
 

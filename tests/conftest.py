@@ -1,4 +1,4 @@
-"""Settings for every test: a compilation cache of the session's own, how to compile, repeatable property tests."""
+"""Settings for every test: a compilation cache and a key of its own, how to compile, repeatable property tests."""
 
 import os
 import shutil
@@ -16,6 +16,7 @@ if not _IS_WORKER:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ["HOTLOOP_CACHE"]
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    os.environ["HOTLOOP_KEY_FOLDER"] = os.path.join(os.environ["HOTLOOP_CACHE"], "key")  # never the user's own
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # the oracles' tolerances are those of CPU arithmetic
 
 # The same examples every time: a red test is a change of the code. HYPOTHESIS_PROFILE=explore draws new ones.

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotloop.envs.naming import from_outside, look_in_current_folder
 from hotloop.progress import Reporter, Silent
 from hotloop.runs.folder import RunFolder
 from hotloop.spec import Spec
@@ -105,11 +106,16 @@ def resume(
     steps: int | None = None,
     network: Any = None,
     device_env: Any = None,
+    trust: bool = False,
     reporter: Reporter | None = None,
 ) -> Run:
-    """Continue a run from its newest whole checkpoint; `steps` moves its end."""
+    """Continue a run from its newest whole checkpoint; `steps` moves its end.
+
+    `trust` lets a run that you did not make name modules, which are imported: see `load`.
+    """
     folder = _open(run)
-    spec = load_spec(folder.read_spec(), {"stop.steps": steps} if steps is not None else None)
+    folder.require_resumable()
+    spec = _spec_of(folder, {"stop.steps": steps} if steps is not None else {}, trust, device_env)
     folder.require_writable()
     reporter = reporter or Silent()
     checkpoint = folder.newest_checkpoint(reporter.warn)
@@ -128,6 +134,7 @@ def load(
     network: Any = None,
     device_env: Any = None,
     reporter: Reporter | None = None,
+    trust: bool = False,
     **overrides: Any,
 ) -> "Agent":
     """Load the trained agent of a run: its `best` evaluated weights, the `last`, or the last of `seed-3`.
@@ -135,17 +142,36 @@ def load(
     By default the best; where no evaluation was whole there are none, and with a warning it is the last ones.
 
     Overrides are fields of the spec, to see the agent elsewhere: `load(run, **{"env.options.grid": 20})`.
+    A run that you did not make here may only name envs of packages that hotloop supports; with `trust` it may name any
+    module, which is imported and so can do whatever it likes.
     """
+    return load_with(
+        run, overrides, which=which, network=network, device_env=device_env, reporter=reporter, trust=trust
+    )
+
+
+def load_with(
+    run: str | Path | Run,
+    overrides: Mapping[str, Any],
+    *,
+    which: str | None = None,
+    network: Any = None,
+    device_env: Any = None,
+    reporter: Reporter | None = None,
+    trust: bool = False,
+) -> "Agent":
+    """As `load`, with overrides that may have any name."""
     folder = _open(run)
     if which is None:
         which = "best" if folder.has_weights("best") else "last"
         if which == "last" and folder.has_weights("last"):
             (reporter or Silent()).warn(f"{folder.path} has no best weights: no evaluation was whole; using the last")
+    spec = _spec_of(folder, overrides, trust, device_env)
     named, _ = folder.weights(which)
     from hotloop.agent import Agent
     from hotloop.assembly import Assembly, Own
 
-    assembly = Assembly(load_spec(folder.read_spec(), overrides), Own(network, device_env))
+    assembly = Assembly(spec, Own(network, device_env))
     try:
         return Agent(assembly, assembly.engine.layout.from_named(named))
     except ValueError as error:
@@ -158,6 +184,7 @@ def _new_run(
     if isinstance(network, Mapping):  # a section of the spec, not a module
         overrides, network = {**overrides, "network": network}, None
     parsed = load_spec(spec, overrides)
+    look_in_current_folder(parsed.env.id)
     folder = RunFolder.choose(parsed, Path(out) if out is not None else None)
     from hotloop.assembly import Assembly, Own
     from hotloop.driver import Driver
@@ -166,6 +193,26 @@ def _new_run(
     with reporter.busy("starting XLA"):
         assembly = Assembly(parsed, Own(network, device_env))
     return Driver(assembly, folder, reporter)
+
+
+def _spec_of(folder: RunFolder, overrides: Mapping[str, Any], trust: bool, device_env: Any) -> Spec:
+    """The spec of a run with overrides on top; refuses one from elsewhere that would have a module imported."""
+    from hotloop.assembly import OWN_ENV
+
+    spec = load_spec(folder.read_spec(), overrides)
+    section = overrides.get("env")
+    is_our_choice = "env.id" in overrides or (isinstance(section, Mapping) and "id" in section)
+    if device_env is not None or spec.env.id.startswith(OWN_ENV):
+        return spec
+    doubt = None if trust or is_our_choice else folder.doubt()
+    if doubt is None:
+        look_in_current_folder(spec.env.id)
+    elif named := from_outside(spec):
+        raise SpecError(
+            f"{folder.path} names {named}, which would run as code, and nothing shows that you made this run: {doubt}. "
+            "If you trust whoever made it, add --trust (from Python: trust=True)"
+        )
+    return spec
 
 
 def _open(run: str | Path | Run) -> RunFolder:

@@ -26,6 +26,7 @@ EnvOption = Annotated[str | None, typer.Option(help="Env id; alone, trains the d
 StepsOption = Annotated[int | None, typer.Option(help="Env steps in all (stop.steps).")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; must not exist.")]
+TrustOption = Annotated[bool, typer.Option("--trust", help="Import the module that a run from elsewhere names.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 
 
@@ -50,8 +51,10 @@ def train(
     parsed = _read_spec(spec, set_, {"env.id": env, "stop.steps": steps, "seed": seed, **short})
     if plan:
         from hotloop.assembly import Assembly
+        from hotloop.envs.naming import look_in_current_folder
         from hotloop.spec_reading import SpecError
 
+        look_in_current_folder(parsed.env.id)
         memory = Assembly(parsed).memory_plan()
         if as_json:
             _print_json({"parts": memory.parts, "total": memory.total, "available": memory.available})
@@ -97,12 +100,13 @@ def profile(
 def resume(
     run: RunArgument,
     steps: Annotated[int | None, typer.Option(help="New end of the run, in env steps.")] = None,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Continue a run from its newest whole checkpoint, bit for bit."""
     from hotloop import api
 
-    _report(lambda reporter: api.resume(run, steps=steps, reporter=reporter), as_json)
+    _report(lambda reporter: api.resume(run, steps=steps, trust=trust, reporter=reporter), as_json)
 
 
 @app.command("eval")
@@ -116,6 +120,7 @@ def evaluate(
     ] = None,
     set_: SetOption = None,
     record: Annotated[Path | None, typer.Option(metavar="FILE.gif", help="Also write a recording.")] = None,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Play greedy episodes with a trained agent."""
@@ -123,7 +128,7 @@ def evaluate(
     from hotloop.progress import Terminal
 
     with Terminal() as reporter:
-        agent = api.load(run, which=which, reporter=reporter, **_parse_set(set_ or []))
+        agent = api.load_with(run, _parse_set(set_ or []), which=which, reporter=reporter, trust=trust)
         with reporter.counting("greedy episodes") as tell:
             figures: dict[str, Any] = agent.evaluate(episodes, seed, tell)
         if record is not None:

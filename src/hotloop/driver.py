@@ -64,7 +64,9 @@ class Driver:
         """Run from the first block to a stop rule; returns the run's figures."""
         self._compile()
         self.session.begin()  # an env that is wrong from the first reset on leaves nothing behind
-        self.folder.create(self.spec, {"machine": self.assembly.machine, "pipeline": self.assembly.pipeline_choice})
+        facts = {"machine": self.assembly.machine, "pipeline": self.assembly.pipeline_choice}
+        if unsigned := self.folder.create(self.spec, facts):
+            self.reporter.warn(f"the run is not signed as yours ({unsigned}); loading it may need --trust")
         return self._drive(resumed_at=None)
 
     def resume(self, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> dict[str, Any]:

@@ -94,6 +94,11 @@ def _read(source: "str | Path | Mapping[str, Any] | Spec") -> dict[str, Any]:
             text, where = path.read_text(), str(path)
         except (OSError, UnicodeDecodeError) as error:
             raise SpecError(f"'{source}' cannot be read: {error}") from None
+    return read_text(text, where)
+
+
+def read_text(text: str, where: str) -> dict[str, Any]:
+    """The plain data of a spec's text, which came from `where`: a YAML file, or a JSON one by its name."""
     try:
         data = json.loads(text) if where.endswith(".json") else _parse_yaml(text)
     except SpecError as error:

@@ -10,6 +10,7 @@ import numpy as np
 
 from hotloop.envs.host import HostEnvs, make_vector_env
 from hotloop.envs.host_spaces import actions, observations
+from hotloop.envs.naming import look_in_current_folder
 from hotloop.envs.serial import MASK
 from hotloop.spec_reading import SpecError
 
@@ -44,6 +45,7 @@ class Report(NamedTuple):
 def check_env(env_id: str, options: dict[str, Any]) -> Report:
     """Step the env with random actions and watch; never raises for what the env itself does."""
     try:
+        look_in_current_folder(env_id)
         make_vector_env(env_id, 1, options).close()  # says what is wrong with an id, a package or an option
         env = gym.make(env_id, disable_env_checker=True, **options)
     except SpecError as error:

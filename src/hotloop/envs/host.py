@@ -5,7 +5,6 @@ next step starts from, and a step in which an env was only reset is not `valid`:
 """
 
 import os
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -15,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from hotloop import registry
 from hotloop.envs.host_spaces import actions, observations
+from hotloop.envs.naming import import_registering
 from hotloop.envs.serial import MASK, SerialEnvs
 from hotloop.failures import EnvFailed, NotFinite
 from hotloop.spec_reading import SpecError
@@ -45,7 +45,7 @@ def make_vector_env(
 ) -> Any:
     """Build N envs: by the env's own vector entry point if it has one, else one after the other, or in processes."""
     try:
-        spec = gym.spec(_registered(env_id))
+        spec = gym.spec(import_registering(env_id))
         is_native = spec.vector_entry_point is not None
         if vectorization == "native" and not is_native:
             raise SpecError(f"env.vectorization is native, but {env_id} has no vector entry point; use sync or async")
@@ -64,23 +64,15 @@ def make_vector_env(
         if error.name in EXTRAS:
             extra = EXTRAS[error.name]
             raise SpecError(f"env.id {env_id} needs the package {error.name}; pip install 'hotloop[{extra}]'") from None
-        raise SpecError(f"env.id {env_id}: there is no module {error.name}; is it installed, is it spelt so?") from None
+        raise SpecError(
+            f"env.id {env_id}: there is no module {error.name}, installed or in the current folder; is it spelt so?"
+        ) from None
     except gym.error.UnregisteredEnv:
         ours = f"known: {', '.join(registry.ENVS)}, and any Gymnasium id (module:Id imports the module first)"
         hint = registry.nearest(env_id, [*registry.ENVS, *gym.registry], otherwise=ours)
         raise SpecError(f"env.id: unknown env '{env_id}'; {hint}") from None
     except Exception as error:  # whatever the user's own code raises
         raise SpecError(f"env.id {env_id}: {type(error).__name__}: {error}") from error
-
-
-def _registered(env_id: str) -> str:
-    """The id without its module, which is imported: that registers the env; gym.spec would not."""
-    module, _, name = env_id.rpartition(":")
-    if not module and name.startswith("ALE/"):
-        module = "ale_py"
-    if module:
-        import_module(module)
-    return name
 
 
 EXTRAS = {"ale_py": "atari", "Box2D": "box2d", "pygame": "box2d"}

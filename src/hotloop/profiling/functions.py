@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hotloop.envs.naming import import_registering, look_in_current_folder
 from hotloop.spec_reading import SpecError
 
 SECONDS = 2.0
@@ -18,7 +19,9 @@ def profile_env(env_id: str, options: dict[str, Any], seconds: float = SECONDS) 
     import gymnasium
 
     profiler = cProfile.Profile()
+    look_in_current_folder(env_id)
     try:
+        import_registering(env_id)
         env = gymnasium.make(env_id, **options)
         try:
             env.action_space.seed(0)

@@ -8,15 +8,17 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hotloop.runs import checkpoint
+from hotloop.runs import checkpoint, signing
 from hotloop.spec import Spec
-from hotloop.spec_reading import SpecError, load_spec, to_yaml
+from hotloop.spec_reading import SpecError, parse_spec, read_text, to_yaml
 
-FORMAT = 1
+FORMAT = 2
+"""1: without a signature, and with checkpoints of another content."""
 _PACKAGES = ("hotloop", "jax", "jaxlib", "numpy", "optax", "gymnasium", "safetensors")
 
 
@@ -58,6 +60,8 @@ class RunFolder:
         facts = folder.read_facts()
         if type(facts.get("format")) is not int:
             raise SpecError(f"{folder.facts_file} says format {facts.get('format')!r}, expected a number")
+        if facts["format"] < 1:
+            raise SpecError(f"{folder.facts_file} says format {facts['format']}, expected 1 to {FORMAT}")
         if facts["format"] > FORMAT:
             raise SpecError(
                 f"{path} has run format {facts['format']}, this hotloop reads up to {FORMAT}; "
@@ -71,8 +75,11 @@ class RunFolder:
         if not parent.is_dir() or not os.access(parent, os.W_OK):
             raise SpecError(f"{self.path} cannot be written: {parent} is not a writable folder; choose another place")
 
-    def create(self, spec: Spec, facts: dict[str, Any]) -> None:
-        """Write what is known before training. Another run of the same second gets a folder of its own."""
+    def create(self, spec: Spec, facts: dict[str, Any]) -> str | None:
+        """Write what is known before training; returns why it could not be signed, if so.
+
+        Another run of the same second gets a folder of its own.
+        """
         base, number = self.path, 1
         while True:
             try:
@@ -81,12 +88,50 @@ class RunFolder:
             except FileExistsError:
                 number += 1
                 self._place(base.with_name(f"{base.name}-{number}"))
-        self.spec_file.write_text(to_yaml(spec))
-        self.facts_file.write_text(json.dumps({"format": FORMAT, **_circumstances(), **facts}, indent=1) + "\n")
+        text, signature, unsigned = to_yaml(spec).encode(), None, None
+        try:
+            signature = signing.sign(FORMAT, text)
+        except signing.NoKey as error:
+            unsigned = str(error)
+        written = {"format": FORMAT, "signature": signature, **_circumstances(), **facts}
+        self.spec_file.write_bytes(text)
+        self.facts_file.write_text(json.dumps(written, indent=1) + "\n")
+        return unsigned
 
     def read_spec(self) -> Spec:
         """The spec this run was made from."""
-        return load_spec(self.spec_file)
+        try:
+            text = self._spec_bytes.decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SpecError(f"{self.spec_file} cannot be read: {error}") from None
+        return parse_spec(read_text(text, str(self.spec_file)))
+
+    def doubt(self) -> str | None:
+        """Why someone else may have made this run, or changed its spec; None if its signature is this user's."""
+        facts = self.read_facts()
+        if facts.get("signature") is None:
+            return "it is not signed"
+        try:
+            is_signed = signing.is_signed(facts["signature"], facts["format"], self._spec_bytes)
+        except signing.NoKey as error:
+            return f"its signature cannot be checked: {error}"
+        except OSError as error:
+            raise SpecError(f"{self.spec_file} cannot be read: {error}") from None
+        return None if is_signed else "its signature is not yours, or its spec.yaml was changed"
+
+    def require_resumable(self) -> None:
+        """Refuse to continue a run of an older format: its checkpoints hold another state."""
+        found = self.read_facts()["format"]
+        if found < FORMAT:
+            raise SpecError(
+                f"{self.path} was made by an older hotloop (run format {found}, this one continues {FORMAT}): its "
+                f"agent can be used (hotloop eval {self.path}), but its training cannot go on; train anew"
+            )
+
+    @cached_property
+    def _spec_bytes(self) -> bytes:
+        """Read once: what is parsed is what the signature was checked on."""
+        return self.spec_file.read_bytes()
 
     def read_facts(self) -> dict[str, Any]:
         """What `create` wrote."""

@@ -1,0 +1,83 @@
+"""A keyed signature: it tells the runs that this user made from all others.
+
+The key is a random secret in the user's own config folder, made with the first run. Whoever does not have it can
+neither sign a run nor change the spec of a signed one unnoticed.
+"""
+
+import contextlib
+import hmac
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import Any
+
+KEY_BYTES = 32
+
+
+class NoKey(Exception):
+    """There is no key to sign or to check with; the message says why."""
+
+
+def sign(run_format: int, spec: bytes) -> str:
+    """The signature of a run with this format and these bytes of spec.yaml; makes the key if there is none yet."""
+    try:
+        path = key_file()
+        if not path.exists():
+            _make(path)
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+        raise NoKey(f"the key cannot be written: {error}") from None
+    return _digest(_read(path), run_format, spec)
+
+
+def is_signed(signature: Any, run_format: int, spec: bytes) -> bool:
+    """Whether `signature`, whatever a file holds in its place, is the one that `sign` gives; makes no key."""
+    try:
+        path = key_file()
+    except RuntimeError as error:
+        raise NoKey(str(error)) from None
+    expected = _digest(_read(path), run_format, spec)
+    return isinstance(signature, str) and signature.isascii() and hmac.compare_digest(signature, expected)
+
+
+def key_file() -> Path:
+    """Where the key is kept."""
+    if "HOTLOOP_KEY_FOLDER" in os.environ:
+        return Path(os.environ["HOTLOOP_KEY_FOLDER"]) / "key"
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "hotloop" / "key"
+
+
+def _digest(key: bytes, run_format: int, spec: bytes) -> str:
+    return hmac.digest(key, b"hotloop run %d\0" % run_format + spec, "sha256").hex()
+
+
+def _make(path: Path) -> None:
+    """Write a new key, whole or not at all; of several processes that try at once the first one's stays."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".key-{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)  # unlike a rename it replaces nothing
+    finally:
+        temporary.unlink()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise NoKey(f"{path} is not a file")
+        if os.name == "posix" and mode & 0o077:
+            raise NoKey(f"{path} is open to other users; chmod 600 {path}")
+        key = path.read_bytes()
+    except OSError as error:
+        raise NoKey(f"the key cannot be read: {error}") from None
+    if len(key) != KEY_BYTES:
+        raise NoKey(f"{path} has {len(key)} bytes, expected {KEY_BYTES}; remove it, and the next run makes a new one")
+    return key

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -316,8 +317,33 @@ def _report(work: Any, as_json: bool) -> None:
         from hotloop.profiling.show import print_tables
 
         print_tables(result["profile"], _console())
-    if "SIG" in result["stopped"]:
-        typer.echo(f"  continue with: hotloop resume {run.path}")
+    for what, command in _next_commands(run).items():
+        typer.echo(f"  {what:<10} {command}")
+
+
+def _next_commands(run: Any) -> dict[str, str]:
+    """What can be done with a run that has just ended, as commands to copy."""
+    from hotloop.runs.folder import RunFolder
+
+    spec, result, path = RunFolder(run.path).read_spec(), run.result, shlex.quote(str(run.path))
+    commands, stopped = {}, result["stopped"]
+    if (run.path / "best").is_dir() or (run.path / "last").is_dir():
+        commands["evaluate"] = f"hotloop eval {path}" + ("" if (run.path / "best").is_dir() else " --which last")
+    if "SIG" in stopped:
+        commands["continue"] = f"hotloop resume {path}"
+    elif not stopped.startswith("solved") and not stopped.endswith("episodes done"):  # a new end would change nothing
+        commands["continue"] = f"hotloop resume {path} --steps {_about_twice(int(result['env_steps']))}"
+    if "profile" not in result and spec.on_policy is None and spec.stop.steps >= spec.replay.start:
+        commands["profile"] = f"hotloop profile {shlex.quote(str(run.path / 'spec.yaml'))}"
+    if any(run.path.glob("events.out.tfevents.*")):
+        commands["watch"] = f"tensorboard --logdir {path}"
+    return commands
+
+
+def _about_twice(steps: int) -> int:
+    """Twice as many, as a round number."""
+    unit = 10 ** max(0, len(str(2 * steps)) - 2)
+    return 2 * steps // unit * unit
 
 
 def _print_json(data: dict[str, Any]) -> None:

@@ -1,12 +1,17 @@
 """What each command prints and how it ends."""
 
 import json
+import shlex
+import shutil
 
 import pytest
 from hotloop_process import TINY, contents, manifest
 
 import hotloop as package
 from hotloop import registry
+from hotloop.api import Run
+from hotloop.cli import _about_twice, _next_commands
+from hotloop.spec_reading import to_yaml
 
 TRAIN_KEYS = {
     "run",
@@ -70,9 +75,41 @@ def test_train_without_json_tells_a_person_where_everything_is(hotloop):
     assert "replay ratio 0.25" in ran.out
     assert "here/curve.png" in ran.out
     assert "here/recording.gif" in ran.out
+    assert "  evaluate   hotloop eval here\n" in ran.out
+    assert "  continue   hotloop resume here --steps 800\n" in ran.out
+    assert "  profile    hotloop profile here/spec.yaml\n" in ran.out
+    assert "  watch      tensorboard --logdir here\n" in ran.out
     assert "seed 0" in ran.err
     assert "threads" in ran.err
     assert "greedy return" in ran.err
+
+
+def _offered(folder, **result):
+    """Commands that are offered at the end of a run of 1,000 env steps, by what they are for."""
+    return _next_commands(Run(folder, {"stopped": "1,000 env steps done", "env_steps": 1000, **result}))
+
+
+def test_what_can_be_done_next_is_offered_only_where_it_makes_sense(finished):
+    assert list(_offered(finished)) == ["evaluate", "continue", "profile", "watch"]
+    assert _offered(finished, stopped="stopped by SIGINT")["continue"].endswith("run")
+    assert "continue" not in _offered(finished, stopped="solved: mean return 480.0 >= 475")
+    assert "continue" not in _offered(finished, stopped="50 episodes done")
+    assert "profile" not in _offered(finished, profile={})
+    shutil.rmtree(finished / "best")
+    assert _offered(finished)["evaluate"].endswith("--which last")
+    (finished / "spec.yaml").write_text(to_yaml(package.load_spec("pqn")))
+    assert "profile" not in _offered(finished), "refused where there is no replay"
+
+
+def test_what_is_offered_can_be_copied_and_run(hotloop, finished, tmp_path):
+    folder = finished.rename(tmp_path / "my run")
+    offered = [shlex.split(command)[1:] for what, command in _offered(folder).items() if what != "watch"]
+    assert [hotloop(*words).code for words in offered] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("steps", "twice"), [(4, 8), (64, 120), (5_008, 10_000), (403_216, 800_000)])
+def test_a_new_end_is_a_round_number(steps, twice):
+    assert _about_twice(steps) == twice
 
 
 def test_eval_prints_one_json_object_and_plays_as_many_episodes_as_asked(hotloop, finished, tmp_path):

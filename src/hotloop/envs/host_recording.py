@@ -1,13 +1,18 @@
 """One greedy episode of a Gymnasium env as pictures: drawn by the env, or what the agent sees if that is an image."""
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import jax
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 
 from hotloop.envs.host import HostEnvs, make_vector_env
+from hotloop.envs.naming import split_id
+from hotloop.envs.serial import SerialEnvs
 from hotloop.spec import Spec
 
 if TYPE_CHECKING:
@@ -52,8 +57,12 @@ def record(
 
 def _drawing_env(spec: Spec, envs: HostEnvs) -> Any:
     """One env that draws itself and shows the agent what the vector env does; None if there is no such thing."""
+    if not _says_it_can_draw(spec, envs):
+        return None
+    _quieten_pygame()
+    options = {**spec.env.options, **spec.evaluation.options, "render_mode": "rgb_array"}
     try:
-        env = gym.make(spec.env.id, render_mode="rgb_array", **{**spec.env.options, **spec.evaluation.options})
+        env = gym.make(spec.env.id, disable_env_checker=True, **options)
         env.reset(seed=0)
         picture = env.render()
     except Exception:  # a missing package, options of the vector env only, whatever the env raises
@@ -63,6 +72,28 @@ def _drawing_env(spec: Spec, envs: HostEnvs) -> Any:
         return env
     env.close()
     return None
+
+
+def _says_it_can_draw(spec: Spec, envs: HostEnvs) -> bool:
+    """Whether the metadata names pictures among what the env can render; no env is made to find out.
+
+    An env that is made by a function, and as a vector from the start, may say nothing before it is tried.
+    """
+    entry_point = gym.spec(split_id(spec.env.id)[1]).entry_point
+    if entry_point is None:
+        return False
+    maker = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    known = envs.env.envs[0] if isinstance(envs.env, SerialEnvs) else maker if hasattr(maker, "metadata") else envs.env
+    modes = known.metadata.get("render_modes", ["rgb_array"] if known is envs.env else None)
+    return "rgb_array" in (modes or ())
+
+
+def _quieten_pygame() -> None:
+    """Drawing with it opens sound card and screen, too, which complain where there are none; what is set stays."""
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
 def _drawn_frames(

@@ -154,13 +154,13 @@ class HostEnvs:
         if self.autoreset == AutoresetMode.NEXT_STEP:
             valid = ~self._ended  # an env that had ended was reset in this step, and nothing else
             began, self._ended = self._ended, ended & valid
-        elif ended.any() and self.autoreset == AutoresetMode.SAME_STEP:
+        elif self.autoreset == AutoresetMode.SAME_STEP and ended.any():
             final = self._with_final(seen, infos, ended)
             self._refuse_observations(seen)
         reward = np.array(reward, np.float32)
         self._refuse_rewards(reward, valid)
         self._refuse_observations(final)  # of all envs: one that was only reset, or built anew, gave one too
-        if ended.any() and self.autoreset == AutoresetMode.DISABLED:
+        if self.autoreset == AutoresetMode.DISABLED and ended.any():
             seen = self.restart(ended)
         terminated, truncated, began = terminated & valid, truncated & valid, began | failed
         return HostStep(seen, final, reward, terminated, truncated, valid, began, failed, info, self.legal, final_legal)
@@ -298,7 +298,7 @@ class HostEnvs:
 
     def _seen(self, obs: Any) -> Any:
         seen = self.observations.encode(obs)
-        for leaf, shape in zip(jax.tree.leaves(seen), self._shapes, strict=True):
+        for leaf, shape in zip(_leaves(seen), self._shapes, strict=True):
             if leaf.shape != shape:
                 raise EnvFailed(f"the env gave observations of shape {leaf.shape[1:]}, its space says {shape[1:]}")
         return seen
@@ -326,7 +326,7 @@ class HostEnvs:
 
     def _refuse_observations(self, obs: Any, where: str = "") -> None:
         """The same for observations, whichever part of them it is."""
-        for leaf in jax.tree.leaves(obs):
+        for leaf in _leaves(obs):
             if leaf.dtype == np.float32 and not np.isfinite(leaf).all():
                 bad_N = ~np.isfinite(leaf.reshape(self.num_envs, -1)).all(axis=1)
                 raise NotFinite(f"env {int(np.flatnonzero(bad_N)[0])} gave an observation{where} that is not finite")
@@ -334,6 +334,10 @@ class HostEnvs:
 
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def _leaves(obs: Any) -> list[Any]:
+    return [obs] if type(obs) is np.ndarray else jax.tree.leaves(obs)  # each vector step asks, and most are one array
 
 
 def _can_be_saved(env: Any) -> bool:

@@ -138,7 +138,8 @@ class Net(NamedTuple):
                 features_BF @ self._of("torso/layers", i, "kernel") + self._of("torso/layers", i, "bias")
             )
         if isinstance(head, IqnHead):
-            count = {"learn": head.taus, "act": head.acting_taus}.get(role, head.target_taus)
+            choice = head.choice_taus or head.target_taus
+            count = {"learn": head.taus, "act": head.acting_taus, "choose": choice}.get(role, head.target_taus)
             tau_BN = draws.pop(0) if draws is not None else np.tile((np.arange(count) + 0.5) / count, (batch, 1))
             assert tau_BN.shape == (batch, count)
             noise = self._noise(draws, "head/streams")
@@ -227,6 +228,8 @@ def batch_target(
         values_BAN, _ = target.apply(batch.s_t, "target", target_draws)
     if rule == "target":
         chooser_BAN = values_BAN
+        if isinstance(head, IqnHead) and head.choice_taus:
+            chooser_BAN, _ = target.apply(batch.s_t, "choose", target_draws)
     r_B = [float(r) for r in batch.r_t]
     if soft is not None:
         before_BAN, _ = target.apply(batch.s_tm1, "target", target_draws)

@@ -233,9 +233,17 @@ class Case(NamedTuple):
     noise: float | None = None
     soft: bool = False
     legal: bool = False
+    choice: int | None = None
 
     def spec(self) -> Spec:
-        head = {**HEADS[self.head], "dueling": self.dueling, "noise": self.noise, "hidden": [3] if self.dueling else []}
+        own = {"choice_taus": self.choice} if self.choice else {}
+        head = {
+            **HEADS[self.head],
+            **own,
+            "dueling": self.dueling,
+            "noise": self.noise,
+            "hidden": [3] if self.dueling else [],
+        }
         soft = {"alpha": 0.8, "temperature": 0.4, "clip": -0.5} if self.soft else None
         return spec_of(head, target={"rule": self.rule, "munchausen": soft})
 
@@ -253,6 +261,8 @@ CASES = [
     Case("scalar", False, "target", soft=True, legal=True),
     Case("qr", True, "target", soft=True),
     Case("iqn", False, "target", noise=0.5, soft=True),
+    Case("iqn", True, "target", noise=0.5, choice=6),
+    Case("iqn", False, "double", choice=6),
 ]
 
 
@@ -285,7 +295,9 @@ def test_loss_and_gradient_equal_the_float64_oracle(case: Case) -> None:
     layers = [sum(shape) for name, (_, _, shape) in engine.layout.spans().items() if name.endswith("kernel_noise")]
     has_taus = case.head == "iqn"
     chosen = ["choose", "learn"] if case.rule != "target" else ["learn"]
-    passes = (["target"] * (0 if case.rule == "vanilla" else 2 if case.soft else 1), chosen)
+    of_target_net = [] if case.rule == "vanilla" else ["target"]
+    of_target_net += ["choose"] * (case.choice is not None and case.rule == "target") + ["target"] * case.soft
+    passes = (of_target_net, chosen)
     target_draws, draws = [], []
     for drawn, taus, roles in zip((target_draws, draws), fractions, passes, strict=True):
         assert len(taus) == has_taus * len(roles), "nothing is drawn beside the fractions of each pass"

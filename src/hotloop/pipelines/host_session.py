@@ -317,8 +317,8 @@ class HostSession:
 
     def read(self) -> Reading:
         """The numbers of the present state."""
-        learner = jax.device_get(self.learner)
-        counts = (learner.updates, learner.skipped, learner.skipped_in_a_row)
+        learner = self.learner
+        counts = jax.device_get((learner.updates, learner.skipped, learner.skipped_in_a_row))  # sync
         numbers = (self.env_steps, self.episodes, self.learned_from, *counts)
         each: Any = [np.atleast_1d(np.asarray(number)) for number in numbers]
         each.append(jax.tree.map(lambda total: np.asarray(total)[None], self.totals))

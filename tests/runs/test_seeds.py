@@ -86,7 +86,8 @@ def test_every_seeds_weights_are_kept_and_the_best_says_whose_it_is(folder):
     params = _arrays(run)["learner/params"]
     for index in range(4):
         named = load_file(run / f"seed-{FIRST + index}" / "arrays.safetensors")
-        assert sum(array.size for array in named.values()) == params.shape[1]
+        weights = np.concatenate([array.reshape(-1) for array in named.values()])
+        np.testing.assert_array_equal(np.sort(weights), np.sort(params[index]), err_msg="in another order, but its own")
         kept = json.loads((run / f"seed-{FIRST + index}" / "manifest.json").read_text())
         assert kept["seed"] == FIRST + index
     best = json.loads((run / "best" / "manifest.json").read_text())

@@ -24,14 +24,11 @@ def folder(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("seeds")
     (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
-    alone = [
-        start("train", "tiny.yaml", "--seed", str(seed), "--out", f"alone-{seed}", "--json", cwd=folder)
-        for seed in (FIRST, FIRST + 3)
-    ]
     together = ("train", "tiny.yaml", "--seed", str(FIRST), "--seeds", "4", "--json")
     two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    for process in alone:
-        assert finish(process).code == 0
+    for seed in (FIRST, FIRST + 3):  # one after the other: the second finds the program that the first has compiled
+        alone = ("train", "tiny.yaml", "--seed", str(seed), "--out", f"alone-{seed}", "--json")
+        assert finish(start(*alone, cwd=folder)).code == 0
     for out, env in (("two-devices", two), ("one-device", {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"})):
         ran = finish(start(*together, "--out", out, cwd=folder, env=env))
         assert ran.code == 0, ran.err
@@ -118,6 +115,7 @@ def test_the_memory_plan_counts_the_seeds(folder):
     assert "or the number of seeds" in finish(start("train", "tiny.yaml", "--seeds", "4", cwd=folder, env=env)).refusal
 
 
+@pytest.mark.heavy
 def test_three_seeds_on_two_devices_are_kept_as_three(folder):
     """The idle fourth, which fills the second device's row, is in no file; a resume elsewhere needs it not."""
     made_by = ("train", "tiny.yaml", "--seed", str(FIRST), "--seeds", "3", "--out", "three")
@@ -133,6 +131,7 @@ def test_three_seeds_on_two_devices_are_kept_as_three(folder):
     assert [len(row["by_seed"]["return_mean"]) for row in rows] == [3] * len(rows)
 
 
+@pytest.mark.heavy
 def test_seeds_that_stop_at_their_own_episodes_are_counted_as_they_are(folder):
     args = ("train", "tiny.yaml", "--seeds", "3", "--set", "stop.episodes=30", "--steps", "100000", "--out", "episodes")
     result = finish(start(*args, "--json", cwd=folder)).json

@@ -14,8 +14,6 @@ from hotloop.replay import device_tree
 from hotloop.replay.device_tree import FAN_OUT, Tree
 from hotloop.replay.sum_tree import SumTree
 
-pytestmark = pytest.mark.less_optimised
-
 CAPACITIES = [1, 15, 16, 17, 300, 5000]
 DRAWS, BATCH = 400_000, 48
 BY_CHANCE = 1e-6
@@ -108,7 +106,6 @@ def test_draws_by_a_wrong_proportion_would_be_seen() -> None:
     assert chance_of(counts, priorities * np.where(np.arange(300) % 2, 1.1, 1.0)) < BY_CHANCE
 
 
-@pytest.mark.as_users_compile
 def test_of_a_million_equal_places_all_are_equally_likely() -> None:
     """The number of times that each is drawn is spread as it is for draws by chance, in every 16th part of a group."""
     capacity = 1_000_000
@@ -242,7 +239,6 @@ def test_a_block_is_filled_wherever_it_lies(capacity: int) -> None:
             assert filled.largest == 123.0
 
 
-@pytest.mark.as_users_compile
 @pytest.mark.parametrize(("capacity", "batch", "count"), [(300, 32, 12), (5000, 64, 8), (6000, 4, 2), (17, 64, 17)])
 def test_thousands_of_changes_in_one_loop_are_those_of_an_array(capacity: int, batch: int, count: int) -> None:
     random, steps = np.random.default_rng(0), 3000
@@ -271,7 +267,6 @@ def test_thousands_of_changes_in_one_loop_are_those_of_an_array(capacity: int, b
     device_tree.check(tree, capacity)
 
 
-@pytest.mark.as_users_compile
 def test_ten_million_changes_leave_no_drift() -> None:
     """Priorities of 1e6 come and go beside those of 1e-6: differences added up in float32 would lose the small ones."""
     capacity, size = 20_000, 512

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotloop.assembly import Assembly
+from hotloop.assembly import Player
 from hotloop.envs import host_recording
 from hotloop.envs.device import Drawable
-from hotloop.envs.host import HostEnvs
+from hotloop.envs.host_spaces import HostSpaces
 from hotloop.evaluate import Tell, episodes_program, play_on_host, record, to_host
 from hotloop.runs.pictures import write_gif
 from hotloop.spec_reading import SpecError
@@ -22,8 +22,8 @@ FRAMES_PER_SECOND = 25
 class Agent:
     """Weights of a run and the network they belong to."""
 
-    def __init__(self, assembly: Assembly, params: jax.Array) -> None:
-        self.spec, self.env, self.engine = assembly.spec, assembly.env, assembly.engine
+    def __init__(self, player: Player, params: jax.Array) -> None:
+        self.spec, self.env, self.engine = player.spec, player.env, player.engine
         self.params = params
         self._greedy = jax.jit(self.engine.greedy)
         self._act = jax.jit(self.engine.act)
@@ -71,7 +71,7 @@ class Agent:
 
     def evaluate(self, episodes: int = 100, seed: int = 0, tell: Tell | None = None) -> dict[str, float]:
         """Play greedy episodes to their ends; returns their figures. On the host `tell(done, wanted)` hears of them."""
-        if isinstance(self.env, HostEnvs):
+        if isinstance(self.env, HostSpaces):
             return play_on_host(self.spec, self._best, episodes, seed, tell=tell).summary()
         masked, limit = self.spec.env.action_mask, self.spec.evaluation.max_steps
         run = jax.jit(episodes_program(self.env, self.engine, episodes, limit, masked))
@@ -80,7 +80,7 @@ class Agent:
     @property
     def can_record(self) -> bool:
         """Whether the env knows how to draw itself."""
-        if isinstance(self.env, HostEnvs):
+        if isinstance(self.env, HostSpaces):
             return host_recording.can_record(self.spec, self.env)
         return isinstance(self.env, Drawable)
 
@@ -90,7 +90,7 @@ class Agent:
         if not self.can_record:
             raise SpecError(f"env {self.spec.env.id} cannot draw itself; there is nothing to record")
         key, max_steps = jax.random.key(seed), self.spec.evaluation.max_steps
-        if isinstance(env, HostEnvs):
+        if isinstance(env, HostSpaces):
             frames, fps = host_recording.record(self.spec, env, self._best, seed, FRAMES_PER_SECOND)
             return write_gif(frames, Path(path), fps)
         every = max(1, round(env.render_fps / FRAMES_PER_SECOND))
@@ -111,7 +111,7 @@ class Agent:
         return legal[None] if is_single else legal
 
     def _batch(self, obs: Any) -> tuple[Any, bool]:
-        if isinstance(self.env, HostEnvs):
+        if isinstance(self.env, HostSpaces):
             return self._host_batch(obs)
         spec = self.env.obs_spec
         array = np.asarray(obs, spec.dtype)
@@ -123,8 +123,7 @@ class Agent:
 
     def _host_batch(self, obs: Any) -> tuple[Any, bool]:
         """One observation of the env's own space, or a batch of them, as the network sees it."""
-        envs: Any = self.env
-        if envs.env.single_observation_space.contains(obs):
+        if self.env.observation.contains(obs):
             one = jax.tree.map(lambda leaf: np.asarray(leaf)[None], obs)
-            return envs.observations.encode(one), True
-        return envs.observations.encode(obs), False
+            return self.env.observations.encode(one), True
+        return self.env.observations.encode(obs), False

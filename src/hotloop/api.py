@@ -1,6 +1,7 @@
 """What `import hotloop` offers: train, resume, load, profile."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from hotloop.spec_reading import SpecError, load_spec
 
 if TYPE_CHECKING:
     from hotloop.agent import Agent
+    from hotloop.assembly import Assembly
     from hotloop.driver import Driver
 
 
@@ -50,9 +52,9 @@ def train(
     Q-value per action; any flax linen module has both. `device_env` is an env of your own that satisfies
     `hotloop.envs.device.DeviceEnv`.
     """
-    driver = _new_run(spec, out, network, device_env, reporter, overrides)
-    result = driver.train()
-    return Run(driver.folder.path, result)
+    with _new_run(spec, out, network, device_env, reporter, overrides) as driver:
+        result = driver.train()
+        return Run(driver.folder.path, result)
 
 
 def profile(
@@ -65,7 +67,11 @@ def profile(
     **overrides: Any,
 ) -> Run:
     """Train as `train` does, to the same bits, then say where the time went: `run.profile`, profile.json and .png."""
-    driver = _new_run(spec, out, network, device_env, reporter, overrides)
+    with _new_run(spec, out, network, device_env, reporter, overrides) as driver:
+        return _profiled(driver)
+
+
+def _profiled(driver: "Driver") -> Run:
     session = driver.session
     session.spans.keep_events()
     if driver.spec.on_policy is not None:
@@ -119,12 +125,10 @@ def resume(
     folder.require_writable()
     reporter = reporter or Silent()
     checkpoint = folder.newest_checkpoint(reporter.warn)
-    from hotloop.assembly import Assembly, Own
-    from hotloop.driver import Driver
+    with _assembled(spec, network, device_env, reporter) as assembly:
+        from hotloop.driver import Driver
 
-    with reporter.busy("starting XLA"):
-        assembly = Assembly(spec, Own(network, device_env))
-    return Run(folder.path, Driver(assembly, folder, reporter).resume(*checkpoint))
+        return Run(folder.path, Driver(assembly, folder, reporter).resume(*checkpoint))
 
 
 def load(
@@ -169,30 +173,37 @@ def load_with(
     spec = _spec_of(folder, overrides, trust, device_env)
     named, _ = folder.weights(which)
     from hotloop.agent import Agent
-    from hotloop.assembly import Assembly, Own
+    from hotloop.assembly import Own, Player
 
-    assembly = Assembly(spec, Own(network, device_env))
+    player = Player(spec, Own(network, device_env))
     try:
-        return Agent(assembly, assembly.engine.layout.from_named(named))
+        return Agent(player, player.engine.layout.from_named(named))
     except ValueError as error:
         raise SpecError(f"{folder.path}: {error}") from None
 
 
+@contextmanager
 def _new_run(
     spec: Any, out: Any, network: Any, device_env: Any, reporter: Reporter | None, overrides: dict[str, Any]
-) -> "Driver":
+) -> "Iterator[Driver]":
     if isinstance(network, Mapping):  # a section of the spec, not a module
         overrides, network = {**overrides, "network": network}, None
     parsed = load_spec(spec, overrides)
     look_in_current_folder(parsed.env.id)
     folder = RunFolder.choose(parsed, Path(out) if out is not None else None)
-    from hotloop.assembly import Assembly, Own
-    from hotloop.driver import Driver
-
     reporter = reporter or Silent()
+    with _assembled(parsed, network, device_env, reporter) as assembly:
+        from hotloop.driver import Driver
+
+        yield Driver(assembly, folder, reporter)
+
+
+def _assembled(spec: Spec, network: Any, device_env: Any, reporter: Reporter) -> "Assembly":
+    """Env, engine and pipeline, to be closed after use."""
+    from hotloop.assembly import Assembly, Own
+
     with reporter.busy("starting XLA"):
-        assembly = Assembly(parsed, Own(network, device_env))
-    return Driver(assembly, folder, reporter)
+        return Assembly(spec, Own(network, device_env))
 
 
 def _spec_of(folder: RunFolder, overrides: Mapping[str, Any], trust: bool, device_env: Any) -> Spec:

@@ -1,6 +1,6 @@
 """Env, engine and pipeline of a spec, wired together: the one place where the rooms meet."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from hotloop import registry
 from hotloop.engines.jax import setup
@@ -11,6 +11,8 @@ from hotloop.spec import CustomNetwork, Network, Spec
 from hotloop.spec_reading import SpecError
 
 if TYPE_CHECKING:
+    from hotloop.envs.host import HostEnvs
+    from hotloop.envs.host_spaces import HostSpaces
     from hotloop.pipelines.session import Session
 
 OWN_ENV = "own:"
@@ -21,6 +23,22 @@ class Own(NamedTuple):
 
     network: Any = None
     env: Any = None
+
+
+def _with_names_of(own: Own, spec: Spec) -> Spec:
+    """The spec with what was brought along from Python named in it; that is never loaded from a file."""
+    if own.network is not None:
+        named = CustomNetwork(kind="custom", name=type(own.network).__qualname__)
+        spec = spec.model_copy(update={"network": named})
+    if own.env is not None:
+        named_env = spec.env.model_copy(update={"id": f"{OWN_ENV}{type(own.env).__qualname__}"})
+        return spec.model_copy(update={"env": named_env})
+    if spec.env.id.startswith(OWN_ENV):
+        raise SpecError(
+            f"this run was trained on an env of your own ({spec.env.id.removeprefix(OWN_ENV)}); pass it again "
+            "from Python: device_env=…"
+        )
+    return spec
 
 
 def _only_on_the_host(spec: Spec) -> str | None:
@@ -36,33 +54,24 @@ def _only_on_the_host(spec: Spec) -> str | None:
     return "replay.storage: shared" if spec.replay.storage == "shared" else None
 
 
-class Assembly:
-    """What a spec asks for, built but not compiled. Starts JAX."""
+class Player:
+    """Env and engine of a spec, to play with trained weights. Starts JAX; leaves no Gymnasium env open."""
+
+    env: Any
+    """A device env, or the HostSpaces of a Gymnasium env."""
 
     def __init__(self, spec: Spec, own: Own | None = None) -> None:
         own = own or Own()
-        if own.network is not None:
-            named = CustomNetwork(kind="custom", name=type(own.network).__qualname__)
-            spec = spec.model_copy(update={"network": named})
-        if own.env is not None:
-            named_env = spec.env.model_copy(update={"id": f"{OWN_ENV}{type(own.env).__qualname__}"})
-            spec = spec.model_copy(update={"env": named_env})
-        elif spec.env.id.startswith(OWN_ENV):
-            raise SpecError(
-                f"this run was trained on an env of your own ({spec.env.id.removeprefix(OWN_ENV)}); pass it again "
-                "from Python: device_env=…"
-            )
-        self.spec = spec
-        self.on_device = own.env is not None or registry.is_device_env(spec.env.id)
-        name, why = self._choose_pipeline()
-        self.machine = setup.start(spec, steps_meanwhile=name == "concurrent")
+        self.spec = _with_names_of(own, spec)
+        self.on_device = own.env is not None or registry.is_device_env(self.spec.env.id)
+        self.pipeline_name, why = self._choose_pipeline()
+        self.pipeline_choice = f"{self.pipeline_name} ({why})"
+        self.machine = setup.start(self.spec, steps_meanwhile=self.pipeline_name == "concurrent")
         obs, num_actions = self._make_env(own.env)
         try:
-            self.engine = load_registered(ENGINES, spec.engine, "engine")(spec, obs, num_actions, own.network)
+            self.engine = load_registered(ENGINES, self.spec.engine, "engine")(self.spec, obs, num_actions, own.network)
         except ValueError as error:
             raise SpecError(f"network: {error}") from None
-        self.pipeline = load_registered(PIPELINES, name, "pipeline")(spec, self.env, self.engine)
-        self.pipeline_choice = f"{name} ({why})"
 
     def _make_env(self, own_env: Any) -> tuple[Any, int]:
         """Build `env`; returns the shapes of an observation and the number of actions."""
@@ -73,31 +82,18 @@ class Assembly:
 
             self.env = own_env if own_env is not None else make_env(self.spec.env.id, self.spec.env.options)
             return jax.ShapeDtypeStruct(self.env.obs_spec.shape, self.env.obs_spec.dtype), self.env.num_actions
-        from hotloop.envs.host import HostEnvs, make_vector_env
-
-        env = self.spec.env
-        made = make_vector_env(env.id, env.num_envs, env.options, env.vectorization, env.info)
-        self.env = HostEnvs(made, env.info)
-        self._check_evaluation(made)
+        self.env = self._look_at_host_env()
         return self.env.observations.shapes, self.env.actions.size
 
-    def _check_evaluation(self, trained: Any) -> None:
-        """Refuse options of evaluations now instead of at the first one."""
-        from hotloop.envs.host import make_vector_env
+    def _look_at_host_env(self) -> "HostSpaces":
+        """The spaces of a Gymnasium env, of which one is made and closed again."""
+        from hotloop.envs.host import open_envs
 
-        env, changes = self.spec.env, self.spec.evaluation.options
-        if not changes or not self.spec.evaluation.every:
-            return
-        try:
-            played = make_vector_env(env.id, 1, {**env.options, **changes}, env.vectorization)
-        except SpecError as error:
-            raise SpecError(f"evaluation.options: {error}") from None
-        spaces = [(made.single_observation_space, made.single_action_space) for made in (trained, played)]
-        played.close()
-        if spaces[0] != spaces[1]:
-            raise SpecError(
-                "evaluation.options change what the agent sees or does; only rewards and endings may differ"
-            )
+        env = self.spec.env
+        alone = "sync" if env.vectorization in ("threads", "async") else env.vectorization
+        envs = open_envs(env.id, 1, env.options, alone)
+        envs.close()
+        return envs.spaces
 
     def _choose_pipeline(self) -> tuple[str, str]:
         spec, wanted = self.spec, self.spec.pipeline
@@ -134,6 +130,63 @@ class Assembly:
             return None
         has_core = isinstance(spec.network, Network) and spec.network.core is not None
         return "on_policy" if spec.on_policy else "network.core" if has_core else None
+
+
+class Assembly(Player):
+    """What a spec asks for, built but not compiled. Has Gymnasium envs open until it is closed."""
+
+    envs: "HostEnvs | None" = None
+    pipeline: Any = None
+
+    def __init__(self, spec: Spec, own: Own | None = None) -> None:
+        try:
+            super().__init__(spec, own)
+            make = load_registered(PIPELINES, self.pipeline_name, "pipeline")
+            self.pipeline = make(self.spec, self.env if self.envs is None else self.envs, self.engine)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what outlives a run: envs, their processes, the learner's thread."""
+        if self.envs is not None and self.pipeline is not None:
+            self.pipeline.close()
+        elif self.envs is not None:
+            self.envs.close()
+
+    def _look_at_host_env(self) -> "HostSpaces":
+        """The spaces of the envs that are trained on, which stay open."""
+        from hotloop.envs.host import open_envs
+
+        env = self.spec.env
+        self.envs = open_envs(env.id, env.num_envs, env.options, env.vectorization, env.info)
+        self._check_evaluation(self.envs.spaces)
+        return self.envs.spaces
+
+    def _check_evaluation(self, trained: "HostSpaces") -> None:
+        """Refuse options of evaluations now instead of at the first one."""
+        from hotloop.envs.host import make_vector_env
+
+        env, changes = self.spec.env, self.spec.evaluation.options
+        if not changes or not self.spec.evaluation.every:
+            return
+        try:
+            played = make_vector_env(env.id, 1, {**env.options, **changes}, env.vectorization)
+        except SpecError as error:
+            raise SpecError(f"evaluation.options: {error}") from None
+        are_same = played.single_observation_space == trained.observation
+        are_same &= played.single_action_space == trained.action
+        played.close()
+        if not are_same:
+            raise SpecError(
+                "evaluation.options change what the agent sees or does; only rewards and endings may differ"
+            )
 
     def session(self, seeds: list[int]) -> "Session":
         """The pipeline with its state, for the host loop to drive."""
@@ -173,8 +226,7 @@ class Assembly:
         """What else than a smaller replay would make a run fit."""
         if self.on_device:
             return ("the number of seeds",) if self.spec.seeds > 1 else ()
-        env: Any = self.env
-        shapes, replay = env.observations.shapes, self.spec.replay
+        shapes, replay = self.env.observations.shapes, self.spec.replay
         is_image = getattr(shapes, "dtype", None) == "uint8" and len(shapes.shape) == 3
         if is_image and replay.stacked_frames == 1 and shapes.shape[0] <= shapes.shape[2]:
             return (

@@ -56,7 +56,8 @@ def train(
         from hotloop.spec_reading import SpecError
 
         look_in_current_folder(parsed.env.id)
-        memory = Assembly(parsed).memory_plan()
+        with Assembly(parsed) as assembly:
+            memory = assembly.memory_plan()
         if as_json:
             _print_json({"parts": memory.parts, "total": memory.total, "available": memory.available})
         else:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.device import DeviceEnv, Drawable, legal_actions, reset_all
-from hotloop.envs.host import HostEnvs, HostStep, make_vector_env
+from hotloop.envs.host import HostEnvs, HostStep, open_envs
 from hotloop.failures import EnvFailed
 from hotloop.spec import Spec
 
@@ -107,8 +107,7 @@ def play_on_host(
 ) -> Episodes:
     """Greedy episodes of a Gymnasium env, on envs of their own; the arguments are those of `play`."""
     env, options = spec.env, {**spec.env.options, **spec.evaluation.options}
-    made = make_vector_env(env.id, min(episodes, MOST_HOST_ENVS), options, env.vectorization, env.info)
-    envs = HostEnvs(made, env.info)
+    envs = open_envs(env.id, min(episodes, MOST_HOST_ENVS), options, env.vectorization, env.info)
     if env.action_mask:
         envs.mask_actions(env.id)
     try:

@@ -141,7 +141,7 @@ def test_an_env_that_cannot_be_made_for_an_evaluation_ends_the_run_saved(tmp_pat
     def refuse(*args):
         raise SpecError("env.id Wrong-v0: OSError: no more of these")
 
-    monkeypatch.setattr(evaluate, "make_vector_env", refuse)
+    monkeypatch.setattr(evaluate, "open_envs", refuse)
     with pytest.raises(EnvFailed, match=r"no more of these.*the run is saved"):
         package.train(SPEC, out=tmp_path / "run", **{"evaluation.every": 200})
     assert checkpoints(tmp_path / "run") == [200]

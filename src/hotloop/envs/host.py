@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import jax
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 
 from hotloop import registry
-from hotloop.envs.host_spaces import actions, observations
+from hotloop.envs.host_spaces import spaces_of
 from hotloop.envs.naming import import_registering
 from hotloop.envs.serial import MASK, SerialEnvs
 from hotloop.failures import EnvFailed, NotFinite
@@ -79,19 +80,35 @@ EXTRAS = {"ale_py": "atari", "Box2D": "box2d", "pygame": "box2d"}
 """Packages that envs of Gymnasium's own need, and the extra that brings them."""
 
 
+def open_envs(
+    env_id: str,
+    num_envs: int,
+    options: dict[str, Any],
+    vectorization: str = "auto",
+    info_keys: tuple[str, ...] = (),
+) -> "HostEnvs":
+    """Build N envs, watched over; when their spaces cannot be learned from, they are closed again."""
+    made = make_vector_env(env_id, num_envs, options, vectorization, info_keys)
+    try:
+        return HostEnvs(made, info_keys)
+    except BaseException:
+        made.close()
+        raise
+
+
 class HostEnvs:
     """A Gymnasium vector env, watched over; `legal` is what the next step may do, with masks on."""
 
     def __init__(self, env: Any, info_keys: tuple[str, ...] = ()) -> None:
         self.env, self.num_envs, self.info_keys = env, int(env.num_envs), info_keys
-        self.observations = observations(env.single_observation_space)
-        self.actions = actions(env.single_action_space)
+        self.spaces = spaces_of(env.single_observation_space, env.single_action_space, draws=_says_it_can_draw(env))
+        self.observations, self.actions = self.spaces.observations, self.spaces.actions
         mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self.autoreset = AutoresetMode(mode) if not isinstance(mode, AutoresetMode) else mode
         self._ended, self._none = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
         self._missing = np.full(self.num_envs, np.nan)
         self.legal: np.ndarray | None = None
-        self._env_id = ""
+        self._env_id, self._is_closed = "", False
         self._no_masks = np.zeros((self.num_envs, self.actions.size), bool)
         self._shapes = [(self.num_envs, *leaf.shape) for leaf in jax.tree.leaves(self.observations.shapes)]
 
@@ -205,7 +222,7 @@ class HostEnvs:
         for i in range(self.num_envs):
             one = given[i] if given is not None and (is_given is None or is_given[i]) else None
             if one is not None:
-                legal[i] = self._mask(one)
+                legal[i] = self.spaces.mask(one, self._env_id)
             elif needed_N[i]:
                 known = sorted(name for name in infos if not name.startswith("_") and name != MASK)
                 raise SpecError(
@@ -214,34 +231,16 @@ class HostEnvs:
                 )
         return legal
 
-    def _mask(self, given: Any) -> np.ndarray:
-        """One env's mask, checked."""
-        try:
-            mask = np.asarray(given)
-            seen = f"{mask.dtype}{mask.shape}"
-        except ValueError:  # parts of different lengths
-            mask, seen = np.zeros(0), f"a {type(given).__name__}"
-        size = self.actions.size
-        if mask.shape != (size,) or mask.dtype.kind not in "biuf":
-            space = self.env.single_action_space
-            flat = "" if isinstance(space, gym.spaces.Discrete) else f" of {space}, all combinations in one flat array"
-            raise SpecError(
-                f"env.action_mask: info['{MASK}'] of {self._env_id} is {seen}, expected ({size},): one entry per "
-                f"action{flat}"
-            )
-        return mask.astype(bool)
-
-    def mask_in(self, info: dict[str, Any]) -> np.ndarray | None:
-        """Which actions the info of one env alone allows, bool (A,); None with masks off."""
-        return None if self.legal is None else self._mask(info.get(MASK))
-
     def goals(self, env_id: str, options: dict[str, Any]) -> Any:
         """An env apart, which says what a step would earn with another goal (`compute_reward`)."""
-        space = self.env.single_observation_space
+        space = self.spaces.observation
         goal = space.spaces.get("achieved_goal") if isinstance(space, gym.spaces.Dict) else None
         if goal is not None and not isinstance(goal, gym.spaces.Box | gym.spaces.MultiBinary):
             raise SpecError(f"replay.hindsight needs goals that are Box or MultiBinary; this env's are {goal}")
-        return gym.make(env_id, **options).unwrapped
+        try:
+            return gym.make(env_id, **options).unwrapped
+        except Exception as error:  # whatever the user's own code raises
+            raise SpecError(f"replay.hindsight needs one env by itself as a judge: {_said(error)}") from error
 
     @property
     def failures(self) -> int:
@@ -254,8 +253,17 @@ class HostEnvs:
         return str(getattr(self.env, "last_failure", ""))
 
     def close(self) -> None:
-        """Let the envs go."""
-        self.env.close()
+        """Let the envs go; what cannot be closed must not end a run that is saved."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self.env.close()
+        except Exception:  # such as the error of a process that has died
+            for process in getattr(self.env, "processes", []):
+                process.terminate()
+                process.join()
+            self.env.closed = True  # else it tries again when it is collected
 
     # -- saving ----------------------------------------------------------------------------------------
 
@@ -338,6 +346,21 @@ def _said(error: Exception) -> str:
 
 def _leaves(obs: Any) -> list[Any]:
     return [obs] if type(obs) is np.ndarray else jax.tree.leaves(obs)  # each vector step asks, and most are one array
+
+
+def _says_it_can_draw(env: Any) -> bool:
+    """Whether metadata name pictures among what an env of this vector env can render.
+
+    One that is made by a function, and as a vector from the start, may say nothing before it is tried.
+    """
+    if isinstance(env, SerialEnvs):
+        return "rgb_array" in (env.envs[0].metadata.get("render_modes") or ())
+    entry_point = getattr(getattr(env, "spec", None), "entry_point", None)
+    if entry_point is None:  # there is no such env alone
+        return False
+    maker = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    says = getattr(maker, "metadata", {"render_modes": env.metadata.get("render_modes", ["rgb_array"])})
+    return "rgb_array" in (says.get("render_modes") or ())
 
 
 def _can_be_saved(env: Any) -> bool:

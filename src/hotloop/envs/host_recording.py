@@ -2,17 +2,17 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import jax
 import numpy as np
-from gymnasium.envs.registration import load_env_creator
 
-from hotloop.envs.host import HostEnvs, make_vector_env
-from hotloop.envs.naming import split_id
-from hotloop.envs.serial import SerialEnvs
+from hotloop.envs.host import open_envs
+from hotloop.envs.host_spaces import HostSpaces
+from hotloop.envs.serial import MASK
 from hotloop.spec import Spec
 
 if TYPE_CHECKING:
@@ -26,66 +26,53 @@ FRAMES_PER_SECOND = 15.0
 """Of a recording of observations, which have no speed of their own."""
 
 
-def can_record(spec: Spec, envs: HostEnvs) -> bool:
+def can_record(spec: Spec, spaces: HostSpaces) -> bool:
     """Whether the env says that it can return pictures, or shows the agent some."""
-    if _sees_images(envs):
+    if _sees_images(spaces):
         return True
-    env = _drawing_env(spec, envs)
+    env = _drawing_env(spec, spaces)
     if env is not None:
         env.close()
     return env is not None
 
 
 def record(
-    spec: Spec, envs: HostEnvs, greedy: Callable[[Any, Any], Any], seed: int, most_per_second: float
+    spec: Spec, spaces: HostSpaces, greedy: Callable[[Any, Any], Any], seed: int, most_per_second: float
 ) -> "tuple[list[Image], float]":
     """Play one episode by `greedy(obs, legal)`; returns its frames and how many make a second, at most so many."""
-    env = _drawing_env(spec, envs)
+    env = _drawing_env(spec, spaces)
     if env is None:
         played, fps = _observed_frames(spec, greedy, seed), FRAMES_PER_SECOND
     else:
-        played, fps = _drawn_frames(env, spec, envs, greedy, seed), float(env.metadata.get("render_fps", 30))
+        played, fps = _drawn_frames(env, spec, spaces, greedy, seed), float(env.metadata.get("render_fps", 30))
     every = max(1, round(fps / most_per_second))
     frames, last = [], None
-    for t, last in enumerate(played):
-        if t % every == 0:
-            frames.append(last)
-        if len(frames) == MOST_FRAMES:
-            break
+    with closing(played):
+        for t, last in enumerate(played):
+            if t % every == 0:
+                frames.append(last)
+            if len(frames) == MOST_FRAMES:
+                break
     return [*frames, *([last] if last is not None else [])], fps / every
 
 
-def _drawing_env(spec: Spec, envs: HostEnvs) -> Any:
+def _drawing_env(spec: Spec, spaces: HostSpaces) -> Any:
     """One env that draws itself and shows the agent what the vector env does; None if there is no such thing."""
-    if not _says_it_can_draw(spec, envs):
+    if not spaces.draws:
         return None
     _quieten_pygame()
-    options = {**spec.env.options, **spec.evaluation.options, "render_mode": "rgb_array"}
+    options, env = {**spec.env.options, **spec.evaluation.options, "render_mode": "rgb_array"}, None
     try:
         env = gym.make(spec.env.id, disable_env_checker=True, **options)
         env.reset(seed=0)
         picture = env.render()
+        if env.observation_space == spaces.observation and isinstance(picture, np.ndarray) and picture.ndim == 3:
+            return env
     except Exception:  # a missing package, options of the vector env only, whatever the env raises
-        return None
-    is_same = env.observation_space == envs.env.single_observation_space
-    if is_same and isinstance(picture, np.ndarray) and picture.ndim == 3:
-        return env
-    env.close()
+        pass
+    if env is not None:
+        env.close()
     return None
-
-
-def _says_it_can_draw(spec: Spec, envs: HostEnvs) -> bool:
-    """Whether the metadata names pictures among what the env can render; no env is made to find out.
-
-    An env that is made by a function, and as a vector from the start, may say nothing before it is tried.
-    """
-    entry_point = gym.spec(split_id(spec.env.id)[1]).entry_point
-    if entry_point is None:
-        return False
-    maker = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    known = envs.env.envs[0] if isinstance(envs.env, SerialEnvs) else maker if hasattr(maker, "metadata") else envs.env
-    modes = known.metadata.get("render_modes", ["rgb_array"] if known is envs.env else None)
-    return "rgb_array" in (modes or ())
 
 
 def _quieten_pygame() -> None:
@@ -97,37 +84,36 @@ def _quieten_pygame() -> None:
 
 
 def _drawn_frames(
-    env: Any, spec: Spec, envs: HostEnvs, greedy: Callable[[Any, Any], Any], seed: int
-) -> "Iterator[Image]":
+    env: Any, spec: Spec, spaces: HostSpaces, greedy: Callable[[Any, Any], Any], seed: int
+) -> "Generator[Image]":
     from PIL import Image
 
-    obs, info = env.reset(seed=seed)
-    yield Image.fromarray(np.asarray(env.render()))
-    for _ in range(spec.evaluation.max_steps):
-        seen = envs.observations.encode(jax.tree.map(lambda leaf: np.asarray(leaf)[None], obs))
-        mask = envs.mask_in(info)
-        chosen = np.asarray(greedy(seen, None if mask is None else mask[None]))
-        obs, _, terminated, truncated, info = env.step(envs.actions.decode(chosen)[0])
+    with closing(env):
+        obs, info = env.reset(seed=seed)
         yield Image.fromarray(np.asarray(env.render()))
-        if terminated or truncated:
-            break
-    env.close()
+        for _ in range(spec.evaluation.max_steps):
+            seen = spaces.observations.encode(jax.tree.map(lambda leaf: np.asarray(leaf)[None], obs))
+            legal = spaces.mask(info.get(MASK), spec.env.id)[None] if spec.env.action_mask else None
+            chosen = np.asarray(greedy(seen, legal))
+            obs, _, terminated, truncated, info = env.step(spaces.actions.decode(chosen)[0])
+            yield Image.fromarray(np.asarray(env.render()))
+            if terminated or truncated:
+                break
 
 
-def _observed_frames(spec: Spec, greedy: Callable[[Any, Any], Any], seed: int) -> "Iterator[Image]":
+def _observed_frames(spec: Spec, greedy: Callable[[Any, Any], Any], seed: int) -> "Generator[Image]":
     options = {**spec.env.options, **spec.evaluation.options}
-    envs = HostEnvs(make_vector_env(spec.env.id, 1, options, spec.env.vectorization))
-    if spec.env.action_mask:
-        envs.mask_actions(spec.env.id)
-    obs = envs.reset(seed)
-    yield _picture(obs[0])
-    for _ in range(spec.evaluation.max_steps):
-        step = envs.step(np.asarray(greedy(obs, envs.legal)))
-        obs = step.obs
-        yield _picture(step.final_obs[0])
-        if step.terminated[0] or step.truncated[0]:
-            break
-    envs.close()
+    with closing(open_envs(spec.env.id, 1, options, spec.env.vectorization)) as envs:
+        if spec.env.action_mask:
+            envs.mask_actions(spec.env.id)
+        obs = envs.reset(seed)
+        yield _picture(obs[0])
+        for _ in range(spec.evaluation.max_steps):
+            step = envs.step(np.asarray(greedy(obs, envs.legal)))
+            obs = step.obs
+            yield _picture(step.final_obs[0])
+            if step.terminated[0] or step.truncated[0]:
+                break
 
 
 def _picture(obs: np.ndarray) -> "Image":
@@ -140,6 +126,6 @@ def _picture(obs: np.ndarray) -> "Image":
     return image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST).convert("RGB")
 
 
-def _sees_images(envs: HostEnvs) -> bool:
-    shapes = envs.observations.shapes
+def _sees_images(spaces: HostSpaces) -> bool:
+    shapes = spaces.observations.shapes
     return isinstance(shapes, jax.ShapeDtypeStruct) and len(shapes.shape) == 3 and shapes.dtype == np.uint8

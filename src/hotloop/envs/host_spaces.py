@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from gymnasium import spaces
 
+from hotloop.envs.serial import MASK
 from hotloop.spec_reading import SpecError
 
 MOST_ACTIONS = 1024
@@ -33,6 +34,37 @@ class Actions(NamedTuple):
 
     size: int
     decode: Callable[[np.ndarray], Any]
+
+
+class HostSpaces(NamedTuple):
+    """The spaces of one env on the host, and how to read them: all that an agent needs of it to act."""
+
+    observation: gym.Space[Any]
+    action: gym.Space[Any]
+    observations: Observations
+    actions: Actions
+    draws: bool = False  # whether the env says that it can return pictures
+
+    def mask(self, given: Any, env_id: str) -> np.ndarray:
+        """One env's `action_mask`, bool (A,); raises SpecError if it is none."""
+        try:
+            mask = np.asarray(given)
+            seen = f"{mask.dtype}{mask.shape}"
+        except ValueError:  # parts of different lengths
+            mask, seen = np.zeros(0), f"a {type(given).__name__}"
+        size = self.actions.size
+        if mask.shape != (size,) or mask.dtype.kind not in "biuf":
+            is_plain = isinstance(self.action, spaces.Discrete)
+            flat = "" if is_plain else f" of {self.action}, all combinations in one flat array"
+            raise SpecError(
+                f"env.action_mask: info['{MASK}'] of {env_id} is {seen}, expected ({size},): one entry per action{flat}"
+            )
+        return mask.astype(bool)
+
+
+def spaces_of(observation: gym.Space[Any], action: gym.Space[Any], *, draws: bool = False) -> HostSpaces:
+    """Read the spaces of one env; raises SpecError for those that cannot be learned from."""
+    return HostSpaces(observation, action, observations(observation), actions(action), draws)
 
 
 def observations(space: gym.Space[Any], what: str = "the observation") -> Observations:

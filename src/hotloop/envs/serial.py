@@ -31,7 +31,13 @@ class SerialEnvs:
     ) -> None:
         self._make, self.num_envs, self._info_keys = make, num_envs, info_keys
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="envs") if threads > 1 else None
-        self.envs = [make() for _ in range(num_envs)]
+        self.envs: list[Any] = []
+        try:
+            for _ in range(num_envs):
+                self.envs.append(make())
+        except BaseException:
+            self.close()  # those that could be made
+            raise
         self.single_observation_space: gym.Space[Any] = self.envs[0].observation_space
         self.single_action_space: gym.Space[Any] = self.envs[0].action_space
         self._seed, self.failures, self._in_a_row = 0, 0, np.zeros(num_envs, np.int64)

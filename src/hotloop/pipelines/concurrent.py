@@ -34,4 +34,4 @@ def pipeline(spec: Spec, envs: HostEnvs, engine: JaxEngine) -> HostPipeline:
             run.publish(learned.result())  # sync
             run.store_held()
 
-    return HostPipeline(spec, envs, engine, block)
+    return HostPipeline(spec, envs, engine, block, learner)

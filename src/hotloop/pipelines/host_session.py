@@ -4,8 +4,10 @@
 of them follow each other and which run side by side is the pipeline's: `sync.py`, `concurrent.py`.
 """
 
+import contextlib
 import math
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
 import jax
@@ -51,18 +53,30 @@ class Learned(NamedTuple):
 class HostPipeline:
     """Shapes and sizes of a run on the host; `block` is the pipeline: one unit of work on a session."""
 
-    def __init__(self, spec: Spec, envs: HostEnvs, engine: JaxEngine, block: "Callable[[HostSession], None]") -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        envs: HostEnvs,
+        engine: JaxEngine,
+        block: "Callable[[HostSession], None]",
+        learner: Executor | None = None,
+    ) -> None:
+        """`learner` is the thread on which `block` learns, if it is another one."""
         self.spec, self.envs, self.engine, self.block = spec, envs, engine, block
-        self.capacity = spec.replay.capacity
-        goals = envs.goals(spec.env.id, spec.env.options) if spec.replay.hindsight else None
+        self.capacity, self._learner = spec.replay.capacity, learner
+        self.judge = envs.goals(spec.env.id, spec.env.options) if spec.replay.hindsight else None
         num_actions = None
-        if spec.env.action_mask:
-            num_actions = envs.actions.size
-            envs.mask_actions(spec.env.id)
-            envs.reset(spec.seed)  # an env that names no legal actions is refused before anything is written
-        self.replay = HostReplay(
-            spec.replay, spec.discount, envs.observations.shapes, envs.num_envs, goals, num_actions
-        )
+        try:
+            if spec.env.action_mask:
+                num_actions = envs.actions.size
+                envs.mask_actions(spec.env.id)
+                envs.reset(spec.seed)  # an env that names no legal actions is refused before anything is written
+            self.replay = HostReplay(
+                spec.replay, spec.discount, envs.observations.shapes, envs.num_envs, self.judge, num_actions
+            )
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def row_bytes(self) -> int:
@@ -72,6 +86,16 @@ class HostPipeline:
     def num_bytes(self) -> int:
         """Host memory of the replay, before it is allocated."""
         return self.replay.num_bytes()
+
+    def close(self) -> None:
+        """Let go of the envs, the judge of hindsight and the learner's thread."""
+        self.envs.close()
+        if self.judge is not None:
+            with contextlib.suppress(Exception):  # whatever the user's own code raises
+                self.judge.close()
+            self.judge = None
+        if self._learner is not None:
+            self._learner.shutdown()
 
     def session(self, seeds: list[int]) -> "HostSession":
         """Its state, for the host loop to drive."""
@@ -430,8 +454,8 @@ class HostSession:
         return int(np.random.SeedSequence([self.seed, self.env_steps, 1]).generate_state(1)[0])
 
     def close(self) -> None:
-        """Close the envs."""
-        self.envs.close()
+        """Close the envs and what goes with them."""
+        self.pipeline.close()
 
     def weights(self, index: int) -> Any:
         """Flat weight vector."""

@@ -17,6 +17,8 @@ from hotloop.spec_reading import SpecError
 
 FRAMES_PER_SECOND = 25
 """A recording shows no more; envs that move faster are shown every second step, or fewer."""
+MOST_SECONDS = 20
+"""A recording of a longer episode ends there."""
 
 
 class Agent:
@@ -85,17 +87,19 @@ class Agent:
         return isinstance(self.env, Drawable)
 
     def record(self, path: str | Path, seed: int = 0) -> Path:
-        """Write a GIF of one greedy episode."""
+        """Write a GIF of one greedy episode, or of its first seconds."""
         env: Any = self.env
         if not self.can_record:
             raise SpecError(f"env {self.spec.env.id} cannot draw itself; there is nothing to record")
         key, max_steps = jax.random.key(seed), self.spec.evaluation.max_steps
         if isinstance(env, HostSpaces):
-            frames, fps = host_recording.record(self.spec, env, self._best, seed, FRAMES_PER_SECOND)
+            frames, fps = host_recording.record(self.spec, env, self._best, seed, FRAMES_PER_SECOND, MOST_SECONDS)
             return write_gif(frames, Path(path), fps)
         every = max(1, round(env.render_fps / FRAMES_PER_SECOND))
-        frames = record(env, self.engine, self.params, key, max_steps, every, self.spec.env.action_mask)
-        return write_gif(frames, Path(path), env.render_fps / every)
+        fps = env.render_fps / every
+        steps = min(max_steps, every * max(1, round(MOST_SECONDS * fps)))
+        frames = record(env, self.engine, self.params, key, steps, every, self.spec.env.action_mask)
+        return write_gif(frames, Path(path), fps)
 
     def _best(self, obs_N: Any, legal_NA: np.ndarray | None = None) -> np.ndarray:
         return np.asarray(self._greedy(self.params, obs_N, legal_NA))

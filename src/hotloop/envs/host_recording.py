@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 SMALLEST_SIDE = 240
 """Pixels to which a small observation is enlarged."""
-MOST_FRAMES = 2_000
-"""A recording of an endless episode ends there."""
 FRAMES_PER_SECOND = 15.0
 """Of a recording of observations, which have no speed of their own."""
 
@@ -37,23 +35,31 @@ def can_record(spec: Spec, spaces: HostSpaces) -> bool:
 
 
 def record(
-    spec: Spec, spaces: HostSpaces, greedy: Callable[[Any, Any], Any], seed: int, most_per_second: float
+    spec: Spec,
+    spaces: HostSpaces,
+    greedy: Callable[[Any, Any], Any],
+    seed: int,
+    most_per_second: float,
+    most_seconds: float,
 ) -> "tuple[list[Image], float]":
-    """Play one episode by `greedy(obs, legal)`; returns its frames and how many make a second, at most so many."""
+    """Play one episode by `greedy(obs, legal)`, or its first seconds; returns frames and how many make a second."""
     env = _drawing_env(spec, spaces)
     if env is None:
         played, fps = _observed_frames(spec, greedy, seed), FRAMES_PER_SECOND
     else:
         played, fps = _drawn_frames(env, spec, spaces, greedy, seed), float(env.metadata.get("render_fps", 30))
     every = max(1, round(fps / most_per_second))
+    most_frames = max(1, round(most_seconds * fps / every))
     frames, last = [], None
     with closing(played):
         for t, last in enumerate(played):
             if t % every == 0:
                 frames.append(last)
-            if len(frames) == MOST_FRAMES:
+            if len(frames) == most_frames:
                 break
-    return [*frames, *([last] if last is not None else [])], fps / every
+    if last is not None and last is not frames[-1]:
+        frames.append(last)
+    return frames, fps / every
 
 
 def _drawing_env(spec: Spec, spaces: HostSpaces) -> Any:

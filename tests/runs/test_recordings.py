@@ -1,0 +1,93 @@
+"""A recording is a greedy episode, or its first twenty seconds."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hotloop_process import TINY
+from PIL import Image
+
+import hotloop
+from hotloop import evaluate
+from hotloop.agent import FRAMES_PER_SECOND, MOST_SECONDS
+
+
+class Endless(gym.Env):
+    """Never ends, and counts how often it was drawn."""
+
+    observation_space = gym.spaces.Box(0, 1, (2,))
+    action_space = gym.spaces.Discrete(2)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+    drawn = steps = 0
+
+    def __init__(self, render_mode=None, fps=10, image=False):
+        self.render_mode, self.metadata = render_mode, {**Endless.metadata, "render_fps": fps}
+        if image:
+            self.observation_space = gym.spaces.Box(0, 255, (8, 8, 1), np.uint8)
+            self.metadata = {"render_modes": []}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(self.observation_space.shape, self.observation_space.dtype), {}
+
+    def step(self, action):
+        Endless.steps += 1
+        return np.zeros(self.observation_space.shape, self.observation_space.dtype), 0.0, False, False, {}
+
+    def render(self):
+        Endless.drawn += 1
+        if not self.metadata["render_modes"]:
+            raise NotImplementedError
+        return np.full((8, 8, 3), Endless.drawn % 256, np.uint8)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    gym.register("Endless-v0", entry_point=Endless, disable_env_checker=True)
+    yield
+    gym.registry.pop("Endless-v0")
+
+
+def recorded(tmp_path, **options):
+    spec = {
+        **TINY,
+        "env": {"id": "Endless-v0", "num_envs": 4, "options": options},
+        "evaluation": {"every": 0, "max_steps": 100_000},
+        "stop": {"steps": 16},
+    }
+    return hotloop.train(spec, out=tmp_path / "run").path / "recording.gif"
+
+
+@pytest.mark.filterwarnings("ignore:.*render_mode")
+@pytest.mark.parametrize(
+    ("options", "steps", "fps"),
+    [({"fps": 10}, 199, 10), ({"fps": 50}, 999, 25), ({"image": True}, 299, 15)],
+    ids=["as it is", "every second step", "of what it sees"],
+)
+def test_a_recording_of_an_endless_episode_is_twenty_seconds_long(tmp_path, options, steps, fps):
+    Endless.steps = 0
+    path = recorded(tmp_path, **options)
+    # The first frame is that of the reset; the run itself takes 16 steps.
+    assert Endless.steps - 16 == pytest.approx(steps, abs=1)
+    with Image.open(path) as gif:
+        seconds = 0.0
+        for frame in range(gif.n_frames):
+            gif.seek(frame)
+            seconds += gif.info["duration"] / 1000
+    assert MOST_SECONDS <= seconds <= MOST_SECONDS + 2, "and the last frame is held for a second"
+    assert fps <= FRAMES_PER_SECOND
+
+
+def test_a_recording_on_the_device_is_as_short(tmp_path, monkeypatch):
+    run = hotloop.train(TINY, out=tmp_path / "run", **{"stop.steps": 80, "evaluation.every": 0})
+    asked = []
+
+    def record(env, engine, params, key, max_steps, every, masked):
+        asked.append((max_steps, every))
+        return evaluate.record(env, engine, params, key, 2, every, masked)
+
+    monkeypatch.setattr("hotloop.agent.record", record)
+    agent = hotloop.load(run, which="last", **{"evaluation.max_steps": 100_000})
+    agent.record(tmp_path / "agent.gif")
+    [(steps, every)] = asked
+    assert steps / agent.env.render_fps == pytest.approx(MOST_SECONDS, rel=0.05)
+    assert every == max(1, round(agent.env.render_fps / FRAMES_PER_SECOND))

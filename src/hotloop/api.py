@@ -115,7 +115,9 @@ def resume(
     trust: bool = False,
     reporter: Reporter | None = None,
 ) -> Run:
-    """Continue a run from its newest whole checkpoint; `steps` moves its end.
+    """Continue a run from its newest whole checkpoint; `steps` moves its end, also in its spec.yaml.
+
+    A run that has reached its goal goes on then, until an evaluation from there on reaches it again.
 
     `trust` lets a run that you did not make name modules, which are imported: see `load`.
     """
@@ -128,7 +130,8 @@ def resume(
     with _assembled(spec, network, device_env, reporter) as assembly:
         from hotloop.driver import Driver
 
-        return Run(folder.path, Driver(assembly, folder, reporter).resume(*checkpoint))
+        driver = Driver(assembly, folder, reporter)
+        return Run(folder.path, driver.resume(*checkpoint, moves_end=steps is not None))
 
 
 def load(

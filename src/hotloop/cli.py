@@ -105,7 +105,7 @@ def resume(
     trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Continue a run from its newest whole checkpoint, bit for bit."""
+    """Continue a run from its newest whole checkpoint, bit for bit. With --steps a solved run goes on, too."""
     from hotloop import api
 
     _report(lambda reporter: api.resume(run, steps=steps, trust=trust, reporter=reporter), as_json)

@@ -59,6 +59,7 @@ class Driver:
         self.stages_before: dict[str, float] = {}
         self.interrupted = False
         self.owes_evaluation = False
+        self.goal_from = -1  # evaluations after this env step may end the run as solved
 
     def train(self) -> dict[str, Any]:
         """Run from the first block to a stop rule; returns the run's figures."""
@@ -69,21 +70,41 @@ class Driver:
             self.reporter.warn(f"the run is not signed as yours ({unsigned}); loading it may need --trust")
         return self._drive(resumed_at=None)
 
-    def resume(self, arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> dict[str, Any]:
-        """Run on from a checkpoint."""
+    def resume(
+        self, arrays: dict[str, np.ndarray], facts: dict[str, Any], *, moves_end: bool = False
+    ) -> dict[str, Any]:
+        """Run on from a checkpoint; `moves_end`: to a new end, which a goal already reached does not forestall."""
         try:
             lost = self.session.restore(arrays)
             self.best_return, self.evaluation = _known(facts, len(self.seeds))
-            self.owes_evaluation = facts.get("evaluation_due") is True
+            self.owes_evaluation, self.goal_from = facts.get("evaluation_due") is True, _goal_from(facts)
         except (ValueError, TypeError, OverflowError) as error:  # whatever numbers a damaged file can hold
             raise SpecError(f"{self.folder.path}: {error}") from None
         self._compile()
-        steps = self.session.read().env_steps
-        self.logged_at = steps
+        host = self.session.read()
+        steps = self.logged_at = host.env_steps
         self.reporter.say(f"resuming {self.folder.path} at env step {steps:,}")
         for line in lost:
             self.reporter.warn(line)
+        if moves_end and steps < self.spec.stop.steps:
+            self._move_end(host)
+        if reason := self._reason_to_stop(host):
+            self.reporter.say(self._how_to_go_on(reason, host))
         return self._drive(resumed_at=steps)
+
+    def _move_end(self, host: Reading) -> None:
+        """Write the new end down; a goal that was reached before holds it up no more, after this resume or the next."""
+        self._try("spec.yaml", lambda: self.folder.rewrite_spec(self.spec))
+        if self._is_solved():
+            self.goal_from = host.env_steps
+            self._checkpoint(host)
+
+    def _how_to_go_on(self, reason: str, host: Reading) -> str:
+        how = f"go on with: hotloop resume {self.folder.path} --steps N, N above {host.env_steps:,}"
+        episodes = self.spec.stop.episodes
+        if episodes is not None and (host.episodes >= episodes).all():
+            how = f"its spec ends it after {episodes:,} episodes (stop.episodes)"
+        return f"{self.folder.path} is finished ({reason}); {how}"
 
     def _compile(self) -> None:
         started = time.perf_counter()
@@ -154,16 +175,22 @@ class Driver:
         return max(1, -(-(event - env_steps) // spec.block.env_steps))
 
     def _reason_to_stop(self, host: Reading) -> str | None:
-        stop, goal = self.spec.stop, self.spec.stop.return_at_least
-        if goal is not None and self.evaluation and not self.evaluation.get("cut"):
-            what = "return_iqm" if len(self.seeds) > 1 else "return_mean"
-            if self.evaluation[what] >= goal:
-                return f"solved: {_words(what)} {self.evaluation[what]:.1f} >= {goal:g}"
+        stop = self.spec.stop
+        if solved := self._is_solved():
+            return solved
         if host.env_steps >= stop.steps:
             return f"{host.env_steps:,} env steps done"
         if stop.episodes is not None and (host.episodes >= stop.episodes).all():
             return f"{int(host.episodes.min()):,} episodes done"
         return None
+
+    def _is_solved(self) -> str | None:
+        """What the last evaluation has reached, if it was whole and is one that counts."""
+        goal, evaluation = self.spec.stop.return_at_least, self.evaluation
+        if goal is None or not evaluation or evaluation.get("cut") or evaluation["env_steps"] <= self.goal_from:
+            return None
+        what = "return_iqm" if len(self.seeds) > 1 else "return_mean"
+        return f"solved: {_words(what)} {evaluation[what]:.1f} >= {goal:g}" if evaluation[what] >= goal else None
 
     def _finish(self, host: Reading, stop: str, *, interrupted: bool) -> dict[str, Any]:
         if self.logged_at != host.env_steps:  # the last line of metrics may just have been written
@@ -299,6 +326,7 @@ class Driver:
             "evaluation": self.evaluation,
             "best_return": self.best_return,
             **({"evaluation_due": True} if self.owes_evaluation else {}),
+            **({"goal_from": self.goal_from} if self.goal_from >= 0 else {}),
             "digests": digests(arrays),
         }
         where = self.folder.checkpoints / f"{host.env_steps:012d}"
@@ -418,6 +446,14 @@ def _known(facts: dict[str, Any], seeds: int) -> tuple[float | None, dict[str, A
     if not (best is None or isinstance(best, int | float)) or not (evaluation is None or is_evaluation):
         raise ValueError(f"the checkpoint's manifest has best_return {best!r} and evaluation {evaluation!r}")
     return best, evaluation
+
+
+def _goal_from(facts: dict[str, Any]) -> int:
+    """The env step from which on evaluations may end the run, from a checkpoint's manifest."""
+    step = facts.get("goal_from", -1)
+    if type(step) is not int:
+        raise ValueError(f"the checkpoint's manifest has goal_from {step!r}")
+    return step
 
 
 def _is_evaluation(found: dict[str, Any], seeds: int) -> bool:

@@ -1,5 +1,6 @@
 """The folder of a run: what was asked for, on what machine, and where everything lies."""
 
+import contextlib
 import json
 import os
 import platform
@@ -93,10 +94,34 @@ class RunFolder:
             signature = signing.sign(FORMAT, text)
         except signing.NoKey as error:
             unsigned = str(error)
-        written = {"format": FORMAT, "signature": signature, **_circumstances(), **facts}
-        self.spec_file.write_bytes(text)
-        self.facts_file.write_text(json.dumps(written, indent=1) + "\n")
+        self._write(self.spec_file, text)
+        self._write_facts({"format": FORMAT, "signature": signature, **_circumstances(), **facts})
         return unsigned
+
+    def rewrite_spec(self, spec: Spec) -> None:
+        """Change spec.yaml. A run that is this user's stays so: until it is changed, run.json holds both signatures."""
+        text, facts = to_yaml(spec).encode(), self.read_facts()
+        if self.doubt() is None:
+            with contextlib.suppress(signing.NoKey):
+                signature = signing.sign(facts["format"], text)
+                self._write_facts({**facts, "signature": signature, "signature_before": facts["signature"]})
+        self._write(self.spec_file, text)
+        self.__dict__.pop("_spec_bytes", None)
+
+    def _write_facts(self, facts: dict[str, Any]) -> None:
+        self._write(self.facts_file, (json.dumps(facts, indent=1) + "\n").encode())
+
+    def _write(self, path: Path, text: bytes) -> None:
+        """Write a file, all of it or nothing."""
+        temporary = path.with_suffix(f".writing-{os.getpid()}")
+        try:
+            with temporary.open("wb") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def read_spec(self) -> Spec:
         """The spec this run was made from."""
@@ -109,10 +134,11 @@ class RunFolder:
     def doubt(self) -> str | None:
         """Why someone else may have made this run, or changed its spec; None if its signature is this user's."""
         facts = self.read_facts()
-        if facts.get("signature") is None:
+        signatures = [facts.get(name) for name in ("signature", "signature_before")]
+        if signatures == [None, None]:
             return "it is not signed"
         try:
-            is_signed = signing.is_signed(facts["signature"], facts["format"], self._spec_bytes)
+            is_signed = any(signing.is_signed(one, facts["format"], self._spec_bytes) for one in signatures)
         except signing.NoKey as error:
             return f"its signature cannot be checked: {error}"
         except OSError as error:

@@ -59,7 +59,7 @@ def train(
         with Assembly(parsed) as assembly:
             memory = assembly.memory_plan()
         if as_json:
-            _print_json({"parts": memory.parts, "total": memory.total, "available": memory.available})
+            _print_json(memory.as_json())
         else:
             typer.echo(str(memory))
         if memory.refusal():

@@ -11,7 +11,8 @@ from hotloop_process import TINY
 
 import hotloop as package
 from hotloop.runs import signing
-from hotloop.runs.folder import FORMAT
+from hotloop.runs.folder import FORMAT, RunFolder
+from hotloop.spec_reading import load_spec
 
 
 @pytest.fixture
@@ -117,3 +118,38 @@ def test_a_run_with_a_key_is_signed(finished):
     facts = json.loads((finished / "run.json").read_text())
     assert facts["format"] == FORMAT == 2
     assert signing.is_signed(facts["signature"], FORMAT, (finished / "spec.yaml").read_bytes())
+
+
+def test_a_run_stays_its_makers_when_its_spec_is_rewritten(tmp_path):
+    folder, spec = RunFolder(tmp_path / "run"), load_spec("cartpole")
+    assert folder.create(spec, {}) is None
+    longer = load_spec(spec, {"stop.steps": 999_999})
+    folder.rewrite_spec(longer)
+    again = RunFolder.open(folder.path)
+    assert (again.read_spec().stop.steps, again.doubt()) == (999_999, None)
+
+
+def test_a_rewriting_that_is_interrupted_leaves_a_run_that_is_known(tmp_path, monkeypatch):
+    folder, spec = RunFolder(tmp_path / "run"), load_spec("cartpole")
+    folder.create(spec, {})
+    write = RunFolder._write
+
+    def only_the_first_file(self, path, text):
+        if path == self.spec_file:
+            raise OSError("no space left")
+        write(self, path, text)
+
+    monkeypatch.setattr(RunFolder, "_write", only_the_first_file)
+    with pytest.raises(OSError, match="no space"):
+        folder.rewrite_spec(load_spec(spec, {"stop.steps": 999_999}))
+    again = RunFolder.open(folder.path)
+    assert (again.read_spec().stop.steps, again.doubt()) == (spec.stop.steps, None)
+
+
+def test_rewriting_a_run_from_elsewhere_does_not_sign_it(tmp_path):
+    folder, spec = RunFolder(tmp_path / "run"), load_spec("cartpole")
+    folder.create(spec, {})
+    facts = json.loads(folder.facts_file.read_text())
+    folder.facts_file.write_text(json.dumps({**facts, "signature": "00" * 32}))
+    RunFolder.open(folder.path).rewrite_spec(load_spec(spec, {"stop.steps": 999_999}))
+    assert RunFolder.open(folder.path).doubt() is not None

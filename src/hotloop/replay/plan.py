@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -37,6 +37,11 @@ class MemoryPlan(NamedTuple):
             f"this run needs {readable(self.total)} of {self.where} ({largest}: {readable(self.parts[largest])}) "
             f"but {readable(self.available)} is available; {remedies}"
         )
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures; `beside` only where there is a second memory."""
+        plan: dict[str, Any] = {"parts": self.parts, "total": self.total, "available": self.available}
+        return {**plan, "beside": self.beside.as_json()} if self.beside else plan
 
     def __str__(self) -> str:
         """One line for people."""

@@ -332,7 +332,7 @@ def _next_commands(run: Any) -> dict[str, str]:
         commands["evaluate"] = f"hotloop eval {path}" + ("" if (run.path / "best").is_dir() else " --which last")
     if "SIG" in stopped:
         commands["continue"] = f"hotloop resume {path}"
-    elif not stopped.startswith("solved") and not stopped.endswith("episodes done"):  # a new end would change nothing
+    elif not stopped.endswith("episodes done"):  # a new end would change nothing
         commands["continue"] = f"hotloop resume {path} --steps {_about_twice(int(result['env_steps']))}"
     if "profile" not in result and spec.on_policy is None and spec.stop.steps >= spec.replay.start:
         commands["profile"] = f"hotloop profile {shlex.quote(str(run.path / 'spec.yaml'))}"

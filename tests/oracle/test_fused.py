@@ -138,10 +138,15 @@ def run(request: pytest.FixtureRequest) -> Recording:
     return record(request.param, plain(request.param))
 
 
+@cache
+def recorded_for_bits(shape: Shape) -> Recording:
+    """A recorded run of a program that only tests of bits use: compiled as they ask."""
+    return record(shape, compiled(make_spec(shape)))
+
+
 @pytest.fixture(scope="module", params=[ONE_ENV_RATIO_2, TWO_ENVS], ids=str)
 def users_run(request: pytest.FixtureRequest) -> Recording:
-    """A recorded run, compiled for the tests of bits."""
-    return record(request.param, compiled(make_spec(request.param)))
+    return recorded_for_bits(request.param)
 
 
 class Telltale(JaxEngine):
@@ -359,7 +364,7 @@ def test_advancing_twice_equals_advancing_at_once_bit_for_bit(users_run: Recordi
 
 @pytest.mark.as_users_compile
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(users_run: Recording) -> None:
-    init, advance = users_run.program.pipeline.init, users_run.program.advance
+    init, advance = jax.jit(users_run.program.pipeline.init), users_run.program.advance
     first, again, other = (advance(init(jnp.uint32(seed)), jnp.int32(BLOCKS)) for seed in (3, 3, 4))
     assert digests(to_arrays(first)) == digests(to_arrays(again))
     ours, theirs = digests(to_arrays(first)), digests(to_arrays(other))
@@ -372,9 +377,9 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(users_run: Re
 
 @pytest.mark.as_users_compile
 def test_a_run_stops_in_the_block_that_finishes_the_last_episode_asked_for() -> None:
-    unstopped = record(FOUR_ENVS, compiled(make_spec(FOUR_ENVS))).states
+    unstopped = recorded_for_bits(TWO_ENVS).states
     wanted = int(unstopped[5].episodes)  # reached exactly at the end of a block: one more block would be too many
-    program = compiled(make_spec(FOUR_ENVS, stop={"episodes": wanted}))
+    program = compiled(make_spec(TWO_ENVS, stop={"episodes": wanted}))
     stopped = program.advance(unstopped[0], jnp.int32(10_000))
     expected = next(state for state in unstopped if state.episodes >= wanted)
     assert _digest(stopped) == _digest(expected)

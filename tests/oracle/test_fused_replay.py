@@ -122,7 +122,10 @@ def run(request: pytest.FixtureRequest) -> Run:
     return recorded(request.param)
 
 
-@pytest.fixture(scope="module", params=["1 env, 2 updates", "2 envs, 2 steps, 3 updates"])
+@pytest.fixture(
+    scope="module",
+    params=["2 envs, 2 steps, 3 updates", pytest.param("1 env, 2 updates", marks=pytest.mark.heavy)],
+)
 def users_run(request: pytest.FixtureRequest) -> Run:
     return recorded(request.param, "as users compile")
 

@@ -10,6 +10,7 @@ import numpy as np
 from hotloop.assembly import Player
 from hotloop.envs import host_recording
 from hotloop.envs.device import Drawable
+from hotloop.envs.host_batches import batched
 from hotloop.envs.host_spaces import HostSpaces
 from hotloop.evaluate import Tell, episodes_program, play_on_host, record, to_host
 from hotloop.runs.pictures import write_gif
@@ -127,7 +128,5 @@ class Agent:
 
     def _host_batch(self, obs: Any) -> tuple[Any, bool]:
         """One observation of the env's own space, or a batch of them, as the network sees it."""
-        if self.env.observation.contains(obs):
-            one = jax.tree.map(lambda leaf: np.asarray(leaf)[None], obs)
-            return self.env.observations.encode(one), True
-        return self.env.observations.encode(obs), False
+        batch, is_single = batched(self.env.observation, obs)
+        return self.env.observations.encode(batch), is_single

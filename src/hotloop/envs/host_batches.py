@@ -1,0 +1,106 @@
+"""One observation of a Gymnasium space or a batch of them: told apart by shape, whatever their dtype and bounds."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import jax
+import numpy as np
+from gymnasium import spaces
+
+
+def batched(space: gym.Space[Any], obs: Any) -> tuple[Any, bool]:
+    """`obs` as a batch, and whether it was one observation alone; raises ValueError for what is neither.
+
+    A batch is what a vector env gives, arrays with one axis more (in a Dict or Tuple space a dict or tuple of them), or
+    a list of observations.
+    """
+    batch, count = _batched(space, obs, "observation")
+    return batch, count is None
+
+
+def _batched(space: gym.Space[Any], obs: Any, what: str) -> tuple[Any, int | None]:
+    """The batch, and how many observations it has; None for one that came alone."""
+    if isinstance(space, spaces.Dict):
+        if not isinstance(obs, Mapping):
+            return _listed(space, obs, what)
+        if set(obs) != set(space.keys()):
+            raise ValueError(f"{what} has the parts {_names(obs)}, expected {_names(space.keys())}")
+        parts = {name: _batched(part, obs[name], f"{what}['{name}']") for name, part in space.items()}
+        return {name: batch for name, (batch, _) in parts.items()}, _count([n for _, n in parts.values()], what)
+    if isinstance(space, spaces.Tuple):
+        # A tuple is that of the parts, a list one of observations; each may be the other, if only that fits.
+        readings = (_in_parts, _listed) if isinstance(obs, tuple) else (_listed, _in_parts)
+        try:
+            return readings[0](space, obs, what)
+        except ValueError:
+            return readings[1](space, obs, what)
+    return _array(space, obs, what)
+
+
+def _in_parts(space: Any, obs: Any, what: str) -> tuple[Any, int | None]:
+    if not isinstance(obs, list | tuple) or len(obs) != len(space):
+        raise ValueError(f"{what} is {_seen(obs)}, expected the {len(space)} parts of {space}, or a batch of it")
+    parts = [_batched(part, one, f"{what}[{i}]") for i, (part, one) in enumerate(zip(space, obs, strict=True))]
+    return tuple(batch for batch, _ in parts), _count([count for _, count in parts], what)
+
+
+def _listed(space: Any, obs: Any, what: str) -> tuple[Any, int | None]:
+    if not isinstance(obs, list | tuple) or not obs:
+        raise ValueError(f"{what} is {_seen(obs)}, expected {space}, or a batch of it")
+    each = [_batched(space, one, f"{what} {i} of the list") for i, one in enumerate(obs)]
+    if any(count is not None for _, count in each):
+        raise ValueError(f"{what} is a list of batches, expected {space}, or a batch of it")
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *(batch for batch, _ in each)), len(each)
+
+
+def _array(space: gym.Space[Any], obs: Any, what: str) -> tuple[np.ndarray, int | None]:
+    shape = tuple(space.shape or ())
+    try:
+        array = np.asarray(obs)
+    except ValueError:  # parts of different lengths
+        array = np.empty(0, object)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{what} is {_seen(obs)}, expected numbers of shape {shape}, or a batch of it")
+    is_single, is_batch = array.shape == shape, array.ndim == len(shape) + 1 and array.shape[1:] == shape
+    if not is_single and not (is_batch and len(array)):
+        raise ValueError(f"{what} has shape {array.shape}, expected {shape} or a batch of it")
+    low, high = _bounds_of_whole_numbers(space)
+    if low is not None and ((array != np.floor(array)) | (array < low) | (array > high)).any():
+        raise ValueError(f"{what} holds other than whole numbers from {_plain(low)} to {_plain(high)}, as {space} has")
+    if low is not None and array.dtype.kind != "u":
+        array = array.astype(np.int64)
+    return (array[None], None) if is_single else (array, len(array))
+
+
+def _bounds_of_whole_numbers(space: Any) -> tuple[Any, Any]:
+    """Where a space's numbers are places in an array, or bytes, lowest and highest; (None, None) elsewhere."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.start), int(space.start + space.n - 1)
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    if isinstance(space, spaces.MultiBinary):
+        return 0, 1
+    return (0, 255) if space.dtype == np.uint8 else (None, None)
+
+
+def _count(counts: list[int | None], what: str) -> int | None:
+    """The number that all parts agree on."""
+    if len(set(counts)) > 1:
+        said = [f"a batch of {count}" if count is not None else "one observation" for count in counts]
+        raise ValueError(f"the parts of {what} do not agree: they are {', '.join(said)}")
+    return counts[0] if counts else None
+
+
+def _names(parts: Any) -> str:
+    return ", ".join(sorted(map(str, parts))) or "none"
+
+
+def _plain(bound: Any) -> Any:
+    return bound if np.ndim(bound) == 0 else np.asarray(bound).tolist()
+
+
+def _seen(obs: Any) -> str:
+    if isinstance(obs, list | tuple):
+        return f"a {type(obs).__name__} of {len(obs)}"
+    return f"a {type(obs).__name__}" + (f" of shape {obs.shape}" if isinstance(obs, np.ndarray) else "")

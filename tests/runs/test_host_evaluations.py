@@ -4,54 +4,15 @@ import os
 import signal
 from contextlib import contextmanager
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from hotloop_process import TINY, manifest, metrics
+from walk_env import Walk
 
 import hotloop
 from hotloop.progress import Silent, Terminal
 
 TIMES = {"seconds", "env_steps_per_s", "updates_per_s", "stage_seconds"}
-
-
-class Walk(gym.Env):
-    """Pays 1 a step; ends after `length` steps, or never. Can be saved."""
-
-    observation_space = gym.spaces.Box(-1, 1, (2,))
-    action_space = gym.spaces.Discrete(2)
-    taken = 0
-
-    def __init__(self, length=None):
-        self.length, self.t = length, 0
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t, self.place = 0, self.np_random.random(2).astype(np.float32)
-        return self.place, {}
-
-    def step(self, action):
-        Walk.taken += 1
-        self.t += 1
-        self.place = np.roll(self.place, 1) * np.float32(0.9)
-        return self.place, 1.0, self.t == self.length, False, {}
-
-    def get_state(self):
-        return {"t": np.int64(self.t), "place": self.place, "random": self._saved_random()}
-
-    def set_state(self, saved):
-        self.t, self.place = int(saved["t"]), np.array(saved["place"])
-        self._restore_random(saved["random"])
-
-    def _saved_random(self):
-        from hotloop.envs.host import generator_to_array
-
-        return generator_to_array(self.np_random)
-
-    def _restore_random(self, array):
-        from hotloop.envs.host import generator_from_array
-
-        self.np_random = generator_from_array(array)
 
 
 SPEC = {
@@ -64,13 +25,6 @@ SPEC = {
     "stop": {"steps": 500},
     "log": {"every": 100, "checkpoint_every": 400},
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def registered():
-    gym.register("Walk-v0", entry_point=Walk, disable_env_checker=True, order_enforce=False)
-    yield
-    gym.registry.pop("Walk-v0")
 
 
 @pytest.fixture(scope="module")

@@ -76,9 +76,10 @@ def _array(space: gym.Space[Any], obs: Any, what: str) -> tuple[np.ndarray, int 
 def _bounds_of_whole_numbers(space: Any) -> tuple[Any, Any]:
     """Where a space's numbers are places in an array, or bytes, lowest and highest; (None, None) elsewhere."""
     if isinstance(space, spaces.Discrete):
-        return int(space.start), int(space.start + space.n - 1)
+        return int(space.start), int(space.start) + int(space.n) - 1
     if isinstance(space, spaces.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
+        lowest, sizes = np.asarray(space.start, np.int64), np.asarray(space.nvec, np.int64)
+        return lowest, lowest + sizes - 1
     if isinstance(space, spaces.MultiBinary):
         return 0, 1
     return (0, 255) if space.dtype == np.uint8 else (None, None)

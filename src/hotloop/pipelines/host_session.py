@@ -374,6 +374,7 @@ class HostSession:
             "random": generator_to_array(self.random),
             "counters": {name: np.int64(getattr(self, name)) for name in COUNTERS},
             "owed": np.int64(self.limiter.owed),
+            "totals": self._saved_totals(),
             "envs": self._of_envs(),
         }
         parts["counters"]["failed_before"] = np.int64(self.failures)
@@ -390,6 +391,7 @@ class HostSession:
             "random": np.zeros(6, np.uint64),
             "counters": {name: np.int64(0) for name in COUNTERS},
             "owed": np.int64(0),
+            "totals": self._saved_totals(),  # of nothing, now
         }
         if has_replay:
             inserted, written = (
@@ -406,6 +408,14 @@ class HostSession:
         for name in COUNTERS:
             setattr(self, name, int(kept["counters"][name]))
         self._told = self.failures
+        sums = kept["totals"]
+        totals = HostTotals(
+            update=sums["update"],
+            episodes=int(sums["episodes"]),
+            episode_return=float(sums["episode_return"]),
+            episode_length=float(sums["episode_length"]),
+            info={key: float(sums["info"][key]) for key in self.spec.env.info},
+        )
         self.learner = jax.device_put(kept["learner"])
         self.random = generator_from_array(kept["random"])
         self.limiter.earn(max(0, int(kept["owed"])))
@@ -417,9 +427,10 @@ class HostSession:
             self.episode_return = np.array(envs["episode_return"])
             self.episode_length = np.array(envs["episode_length"])
             self._act_with(self.learner)
-            self.skipped_in_a_row = int(self.learner.skipped_in_a_row)
+            self.skipped_in_a_row, self.totals = int(self.learner.skipped_in_a_row), totals
             return []
         self._begin_episodes()
+        self.totals = totals
         self.envs.restore({} if goes_on else envs)
         lost = ["running episodes cannot be restored: the envs begin new ones, so bits will differ"]
         if not has_replay:
@@ -428,6 +439,10 @@ class HostSession:
                 f"the checkpoint has no replay: learning goes on after {self.spec.replay.start:,} env steps more"
             )
         return lost
+
+    def _saved_totals(self) -> dict[str, Any]:
+        """The sums as arrays: what of a line of metrics has been collected when a run is interrupted."""
+        return jax.tree.map(np.asarray, self.totals._asdict())
 
     def _of_envs(self) -> dict[str, Any]:
         if self._is_torn:

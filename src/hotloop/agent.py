@@ -10,7 +10,6 @@ import numpy as np
 from hotloop.assembly import Player
 from hotloop.envs import host_recording
 from hotloop.envs.device import Drawable
-from hotloop.envs.host_batches import batched
 from hotloop.envs.host_spaces import HostSpaces
 from hotloop.evaluate import Tell, episodes_program, play_on_host, record, to_host
 from hotloop.runs.pictures import write_gif
@@ -117,7 +116,7 @@ class Agent:
 
     def _batch(self, obs: Any) -> tuple[Any, bool]:
         if isinstance(self.env, HostSpaces):
-            return self._host_batch(obs)
+            return self.env.observations.batch(obs)
         spec = self.env.obs_spec
         array = np.asarray(obs, spec.dtype)
         if array.shape == spec.shape:
@@ -125,8 +124,3 @@ class Agent:
         if array.shape[1:] == spec.shape:
             return array, False
         raise ValueError(f"observation has shape {array.shape}, expected {spec.shape} or a batch of it")
-
-    def _host_batch(self, obs: Any) -> tuple[Any, bool]:
-        """One observation of the env's own space, or a batch of them, as the network sees it."""
-        batch, is_single = batched(self.env.observation, obs)
-        return self.env.observations.encode(batch), is_single

@@ -46,7 +46,8 @@ def _only_on_the_host(spec: Spec) -> str | None:
     plain = Spec()
     for path in (
         *("replay.newest_in_batch", "replay.stacked_frames", "replay.hindsight"),
-        *("env.vectorization", "env.info", "evaluation.options", "evaluation.max_share", "log.save_replay"),
+        *("env.vectorization", "env.info", "env.observe", "log.save_replay"),
+        *("evaluation.options", "evaluation.max_share"),
     ):
         section, name = path.split(".")
         if getattr(getattr(spec, section), name) != getattr(getattr(plain, section), name):
@@ -91,7 +92,7 @@ class Player:
 
         env = self.spec.env
         alone = "sync" if env.vectorization in ("threads", "async") else env.vectorization
-        envs = open_envs(env.id, 1, env.options, alone)
+        envs = open_envs(env.id, 1, env.options, alone, observe=env.observe)
         envs.close()
         return envs.spaces
 
@@ -165,7 +166,7 @@ class Assembly(Player):
         from hotloop.envs.host import open_envs
 
         env = self.spec.env
-        self.envs = open_envs(env.id, env.num_envs, env.options, env.vectorization, env.info)
+        self.envs = open_envs(env.id, env.num_envs, env.options, env.vectorization, env.info, env.observe)
         self._check_evaluation(self.envs.spaces)
         return self.envs.spaces
 
@@ -177,7 +178,7 @@ class Assembly(Player):
         if not changes or not self.spec.evaluation.every:
             return
         try:
-            played = make_vector_env(env.id, 1, {**env.options, **changes}, env.vectorization)
+            played = make_vector_env(env.id, 1, {**env.options, **changes}, env.vectorization, observe=env.observe)
         except SpecError as error:
             raise SpecError(f"evaluation.options: {error}") from None
         are_same = played.single_observation_space == trained.observation

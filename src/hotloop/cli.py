@@ -86,7 +86,9 @@ def profile(
     from hotloop import api, registry
 
     if spec is None and env is not None and not registry.is_device_env(env):
-        found = api.profile_env(env, **_env_options(set_ or [], {"--steps": steps, "--seed": seed, "--out": out}))
+        found = api.profile_env(
+            env, **_env_options(_parse_set(set_ or []), {"--steps": steps, "--seed": seed, "--out": out})
+        )
         if as_json:
             _print_json(found)
             return
@@ -175,8 +177,11 @@ def check_env(
 ) -> None:
     """Say what a Gymnasium env does wrong, in plain words, and what one step of it costs."""
     from hotloop.envs.check import check_env
+    from hotloop.spec_reading import load_spec
 
-    report = check_env(env, _env_options(set_ or [], {}))
+    parsed = _parse_set(set_ or [])
+    observe = load_spec({"env": {"id": env, "observe": parsed.pop("env.observe", ())}}).env.observe
+    report = check_env(env, _env_options(parsed, {}), observe)
     if as_json:
         _print_json(
             {
@@ -262,11 +267,10 @@ def _read_spec(spec: str | None, assignments: list[str] | None, short: dict[str,
     return load_spec(base, {**_parse_set(assignments or []), **given})
 
 
-def _env_options(assignments: list[str], unused: dict[str, Any]) -> dict[str, Any]:
+def _env_options(parsed: dict[str, Any], unused: dict[str, Any]) -> dict[str, Any]:
     """Options of an env that is only stepped: `--set env.options.x=…`, and nothing that belongs to training."""
     from hotloop.spec_reading import SpecError
 
-    parsed = _parse_set(assignments)
     wrong = [path for path in parsed if not path.startswith("env.options.")]
     wrong += [name for name, value in unused.items() if value is not None]
     if wrong:

@@ -107,7 +107,7 @@ def play_on_host(
 ) -> Episodes:
     """Greedy episodes of a Gymnasium env, on envs of their own; the arguments are those of `play`."""
     env, options = spec.env, {**spec.env.options, **spec.evaluation.options}
-    envs = open_envs(env.id, min(episodes, MOST_HOST_ENVS), options, env.vectorization, env.info)
+    envs = open_envs(env.id, min(episodes, MOST_HOST_ENVS), options, env.vectorization, env.info, env.observe)
     if env.action_mask:
         envs.mask_actions(env.id)
     try:

@@ -139,6 +139,9 @@ class Env(_Section):
     slow in Python. auto: native if it has one, else sync."""
     info: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Keys of a Gymnasium env's `info` whose value at the end of each episode becomes a metric."""
+    observe: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Keys of a Gymnasium env's Dict observation that the agent sees; empty: all. One key alone is seen without its
+    name, so that an image among other things can go to a `cnn`."""
     action_mask: bool = False
     """Choose, and bootstrap from, legal actions only: those a Gymnasium env names in `info["action_mask"]`, or a device
     env in its method `action_mask(state)`."""
@@ -422,6 +425,9 @@ class Prioritized(_Section):
     largest divisor of their number up to this. 1 is the published algorithm, and the dearest."""
 
 
+GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
+
+
 class Hindsight(_Section):
     """For envs with goals: each episode is stored again as if what it reached had been the goal.
 
@@ -646,6 +652,14 @@ class Spec(_Section):
         replay = self.replay
         if replay.hindsight and (replay.n_step > 1 or replay.stacked_frames > 1 or replay.storage == "shared"):
             raise ValueError("replay.hindsight stores whole one-step transitions; use n_step: 1, stacked_frames: 1")
+        observe = self.env.observe
+        if twice := [key for key in observe if observe.count(key) > 1]:
+            raise ValueError(f"env.observe names '{twice[0]}' twice")
+        if replay.hindsight and observe and (left_out := [key for key in GOAL_KEYS if key not in observe]):
+            raise ValueError(
+                f"replay.hindsight needs the keys {', '.join(GOAL_KEYS)}, but env.observe leaves out "
+                f"{', '.join(left_out)}; add them, or leave env.observe out"
+            )
         if replay.stacked_frames > 1 and replay.storage == "whole":
             raise ValueError("replay.stacked_frames stores each frame once, but replay.storage is whole; use auto")
         for names, name, what in (

@@ -67,7 +67,7 @@ def test_an_env_that_cannot_draw_itself_is_not_tried_and_nothing_warns(name):
     made = Blind.made, Unsaid.made
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        assert not host_recording.can_record(spec, envs)
+        assert not host_recording.can_record(spec, envs.spaces)
     assert heard == []
     assert (Blind.made, Unsaid.made) == made
 
@@ -89,9 +89,9 @@ def test_one_that_can_is_recorded_and_nothing_warns(env_id, vectorization):
     spec, envs = _envs(env_id, vectorization=vectorization)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        assert host_recording.can_record(spec, envs)
+        assert host_recording.can_record(spec, envs.spaces)
         spec = load_spec(spec, {"evaluation.max_steps": 3})
-        frames, _ = host_recording.record(spec, envs, lambda obs, legal: np.zeros(1, np.int64), 0, 1000.0)
+        frames, _ = host_recording.record(spec, envs.spaces, lambda obs, legal: np.zeros(1, np.int64), 0, 1000.0, 20.0)
     assert [str(warning.message) for warning in heard if issubclass(warning.category, UserWarning)] == []
     assert len(frames) > 1
     envs.close()
@@ -104,7 +104,7 @@ from hotloop.envs.host import HostEnvs, make_vector_env
 from hotloop.spec_reading import load_spec
 spec = load_spec({"env": {"id": "CliffWalking-v1"}})
 envs = HostEnvs(make_vector_env("CliffWalking-v1", 1, {}))
-assert host_recording.can_record(spec, envs)
+assert host_recording.can_record(spec, envs.spaces)
 import os, pygame
 print(os.environ["SDL_AUDIODRIVER"])
 """

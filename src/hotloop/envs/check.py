@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -42,8 +43,11 @@ class Report(NamedTuple):
         return all(finding.level != "wrong" for finding in self.findings)
 
 
-def check_env(env_id: str, options: dict[str, Any]) -> Report:
-    """Step the env with random actions and watch; never raises for what the env itself does."""
+def check_env(env_id: str, options: dict[str, Any], observe: tuple[str, ...] = ()) -> Report:
+    """Step the env with random actions and watch; never raises for what the env itself does.
+
+    `observe` chooses keys of a Dict observation, as `env.observe` does.
+    """
     try:
         look_in_current_folder(env_id)
         make_vector_env(env_id, 1, options).close()  # says what is wrong with an id, a package or an option
@@ -54,12 +58,13 @@ def check_env(env_id: str, options: dict[str, Any]) -> Report:
         return Report([Finding("wrong", f"it cannot be made: {type(error).__name__}: {error}")], None, None)
     findings: list[Finding] = []
     for what, read in (
-        ("observations", lambda: observations(env.observation_space)),
+        ("observations", lambda: observations(env.observation_space, observe)),
         ("actions", lambda: actions(env.action_space)),
     ):
         try:
             read()
-            findings.append(Finding("ok", f"{what}: {getattr(env, what[:-1] + '_space')}"))
+            seen = f" (seen: {', '.join(observe)})" if observe and what == "observations" else ""
+            findings.append(Finding("ok", f"{what}: {getattr(env, what[:-1] + '_space')}{seen}"))
         except SpecError as error:
             findings.append(Finding("wrong", str(error)))
     if any(finding.level == "wrong" for finding in findings):
@@ -68,8 +73,9 @@ def check_env(env_id: str, options: dict[str, Any]) -> Report:
         findings += _watch(env)
         findings += _repeats(env_id, options)
         masked = MASKED in findings
-        findings += _vector(env_id, options, masked)
-        cost, cost_of_16 = _cost(env_id, options, masked, 1), _cost(env_id, options, masked, VECTOR)
+        begin = partial(_begun, env_id, options, masked, observe)
+        findings += _vector(begin(2))
+        cost, cost_of_16 = _cost(begin(1)), _cost(begin(VECTOR))
     except Exception as error:
         where = "" if not str(error) else f": {error}"
         return Report([*findings, Finding("wrong", f"it raised {type(error).__name__}{where}")], None, None)
@@ -186,8 +192,8 @@ def _repeats(env_id: str, options: dict[str, Any]) -> list[Finding]:
     return [Finding("note", text)]
 
 
-def _begun(env_id: str, options: dict[str, Any], masked: bool, num_envs: int) -> HostEnvs:
-    envs = HostEnvs(make_vector_env(env_id, num_envs, options))
+def _begun(env_id: str, options: dict[str, Any], masked: bool, observe: tuple[str, ...], num_envs: int) -> HostEnvs:
+    envs = HostEnvs(make_vector_env(env_id, num_envs, options), observe=observe)
     if masked:
         envs.mask_actions(env_id)
     envs.reset(0)
@@ -200,8 +206,7 @@ def _random_actions(envs: HostEnvs, random: np.random.Generator) -> np.ndarray:
     return np.argmax(np.where(envs.legal, random.random(envs.legal.shape), -1.0), axis=-1).astype(np.int32)
 
 
-def _vector(env_id: str, options: dict[str, Any], masked: bool) -> list[Finding]:
-    envs = _begun(env_id, options, masked, 2)
+def _vector(envs: HostEnvs) -> list[Finding]:
     random = np.random.default_rng(0)
     for _ in range(STEPS // 5):
         envs.step(_random_actions(envs, random))
@@ -210,13 +215,12 @@ def _vector(env_id: str, options: dict[str, Any], masked: bool) -> list[Finding]
     return [Finding("ok", f"as a vector: {how}, autoreset {envs.autoreset.value}")]
 
 
-def _cost(env_id: str, options: dict[str, Any], masked: bool, num_envs: int) -> float:
+def _cost(envs: HostEnvs) -> float:
     """Microseconds per env step, resets included."""
-    envs = _begun(env_id, options, masked, num_envs)
     random = np.random.default_rng(0)
     steps, started = 0, time.perf_counter()
     while (spent := time.perf_counter() - started) < SECONDS or steps == 0:
         envs.step(_random_actions(envs, random))
-        steps += num_envs
+        steps += envs.num_envs
     envs.close()
     return spent / steps * 1e6

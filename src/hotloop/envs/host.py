@@ -5,6 +5,7 @@ next step starts from, and a step in which an env was only reset is not `valid`:
 """
 
 import os
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -14,7 +15,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 
 from hotloop import registry
-from hotloop.envs.host_spaces import spaces_of
+from hotloop.envs.host_spaces import ShowsChosen, spaces_of
 from hotloop.envs.naming import import_registering
 from hotloop.envs.serial import MASK, SerialEnvs
 from hotloop.failures import EnvFailed, NotFinite
@@ -43,8 +44,12 @@ def make_vector_env(
     options: dict[str, Any],
     vectorization: str = "auto",
     info_keys: tuple[str, ...] = (),
+    observe: tuple[str, ...] = (),
 ) -> Any:
-    """Build N envs: by the env's own vector entry point if it has one, else one after the other, or in processes."""
+    """Build N envs: by the env's own vector entry point if it has one, else one after the other, or in processes.
+
+    `info_keys` and `observe` are what must be there of infos and Dict observations; the rest may be.
+    """
     try:
         spec = gym.spec(import_registering(env_id))
         is_native = spec.vector_entry_point is not None
@@ -56,7 +61,8 @@ def make_vector_env(
             # Reset by us: with SAME_STEP Gymnasium keeps the last observation of an env that reuses its array, and
             # the reset then overwrites it.
             reset_by_us = {"autoreset_mode": AutoresetMode.DISABLED, "context": "spawn"}
-            return gym.make_vec(env_id, num_envs, vectorization_mode="async", vector_kwargs=reset_by_us, **options)
+            wrappers: Any = [partial(ShowsChosen, observe=observe)] if observe else []
+            return gym.make_vec(env_id, num_envs, "async", reset_by_us, wrappers, **options)
         threads = min(num_envs, os.cpu_count() or 1) if vectorization == "threads" else 1
         return SerialEnvs(lambda: gym.make(env_id, disable_env_checker=True, **options), num_envs, info_keys, threads)
     except SpecError:
@@ -86,11 +92,12 @@ def open_envs(
     options: dict[str, Any],
     vectorization: str = "auto",
     info_keys: tuple[str, ...] = (),
+    observe: tuple[str, ...] = (),
 ) -> "HostEnvs":
     """Build N envs, watched over; when their spaces cannot be learned from, they are closed again."""
-    made = make_vector_env(env_id, num_envs, options, vectorization, info_keys)
+    made = make_vector_env(env_id, num_envs, options, vectorization, info_keys, observe)
     try:
-        return HostEnvs(made, info_keys)
+        return HostEnvs(made, info_keys, observe)
     except BaseException:
         made.close()
         raise
@@ -99,9 +106,12 @@ def open_envs(
 class HostEnvs:
     """A Gymnasium vector env, watched over; `legal` is what the next step may do, with masks on."""
 
-    def __init__(self, env: Any, info_keys: tuple[str, ...] = ()) -> None:
-        self.env, self.num_envs, self.info_keys = env, int(env.num_envs), info_keys
-        self.spaces = spaces_of(env.single_observation_space, env.single_action_space, draws=_says_it_can_draw(env))
+    def __init__(self, env: Any, info_keys: tuple[str, ...] = (), observe: tuple[str, ...] = ()) -> None:
+        """`observe`: keys of a Dict observation that are seen; all by default."""
+        self.env, self.num_envs, self.info_keys, self._observe = env, int(env.num_envs), info_keys, observe
+        self.spaces = spaces_of(
+            env.single_observation_space, env.single_action_space, observe, draws=_says_it_can_draw(env)
+        )
         self.observations, self.actions = self.spaces.observations, self.spaces.actions
         mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self.autoreset = AutoresetMode(mode) if not isinstance(mode, AutoresetMode) else mode
@@ -319,6 +329,8 @@ class HostEnvs:
                 "the env says autoreset_mode SAME_STEP but gives no infos['final_obs'] where an episode ends; "
                 "its last observations are lost"
             )
+        if self._observe and isinstance(last, dict):
+            last = {name: last[name] for name in self._observe}
         final = jax.tree.map(np.copy, seen)
         for i in np.flatnonzero(ended):
             one = jax.tree.map(lambda leaf: np.asarray(leaf)[None], _one_of(last, int(i)))

@@ -1,5 +1,6 @@
 """One greedy episode of a Gymnasium env as pictures: drawn by the env, or what the agent sees if that is an image."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Generator
@@ -11,7 +12,7 @@ import jax
 import numpy as np
 
 from hotloop.envs.host import open_envs
-from hotloop.envs.host_spaces import HostSpaces
+from hotloop.envs.host_spaces import HostSpaces, observations
 from hotloop.envs.serial import MASK
 from hotloop.spec import Spec
 
@@ -72,12 +73,14 @@ def _drawing_env(spec: Spec, spaces: HostSpaces) -> Any:
         env = gym.make(spec.env.id, disable_env_checker=True, **options)
         env.reset(seed=0)
         picture = env.render()
-        if env.observation_space == spaces.observation and isinstance(picture, np.ndarray) and picture.ndim == 3:
+        is_same = observations(env.observation_space, spec.env.observe).space == spaces.observations.space
+        if is_same and isinstance(picture, np.ndarray) and picture.ndim == 3:
             return env
     except Exception:  # a missing package, options of the vector env only, whatever the env raises
         pass
     if env is not None:
-        env.close()
+        with contextlib.suppress(Exception):  # it may be what raised
+            env.close()
     return None
 
 
@@ -98,7 +101,7 @@ def _drawn_frames(
         obs, info = env.reset(seed=seed)
         yield Image.fromarray(np.asarray(env.render()))
         for _ in range(spec.evaluation.max_steps):
-            seen = spaces.observations.encode(jax.tree.map(lambda leaf: np.asarray(leaf)[None], obs))
+            seen, _ = spaces.observations.batch(obs)
             legal = spaces.mask(info.get(MASK), spec.env.id)[None] if spec.env.action_mask else None
             chosen = np.asarray(greedy(seen, legal))
             obs, _, terminated, truncated, info = env.step(spaces.actions.decode(chosen)[0])
@@ -109,7 +112,7 @@ def _drawn_frames(
 
 def _observed_frames(spec: Spec, greedy: Callable[[Any, Any], Any], seed: int) -> "Generator[Image]":
     options = {**spec.env.options, **spec.evaluation.options}
-    with closing(open_envs(spec.env.id, 1, options, spec.env.vectorization)) as envs:
+    with closing(open_envs(spec.env.id, 1, options, spec.env.vectorization, observe=spec.env.observe)) as envs:
         if spec.env.action_mask:
             envs.mask_actions(spec.env.id)
         obs = envs.reset(seed)

@@ -8,7 +8,7 @@
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from gymnasium import spaces
 
+from hotloop.envs.host_batches import batched
 from hotloop.envs.serial import MASK
 from hotloop.spec_reading import SpecError
 
@@ -23,10 +24,33 @@ MOST_ACTIONS = 1024
 
 
 class Observations(NamedTuple):
-    """`shapes` is a tree of ShapeDtypeStructs of one observation; `encode` turns N of the env's into arrays of ours."""
+    """`shapes` is a tree of ShapeDtypeStructs of one observation; `encode` turns N of the env's into arrays of ours.
+
+    `space` is the part of the env's space that is seen.
+    """
 
     shapes: Any
     encode: Callable[[Any], Any]
+    space: gym.Space[Any]
+    is_chosen: bool = False  # by `env.observe`; what an env gives beside it is then left out
+
+    def batch(self, obs: Any) -> tuple[Any, bool]:
+        """One observation, or N of them, as arrays of ours (N, …), and whether it was one.
+
+        Of a Dict the chosen parts are enough, and of a single one it alone. Raises ValueError for what is neither.
+        """
+        batch, is_single = batched(self.space, self._chosen_parts(obs))
+        return self.encode(batch), is_single
+
+    def _chosen_parts(self, obs: Any) -> Any:
+        """Leave out what is not seen of a Dict, or of a list of them; name a single part that came alone."""
+        if not isinstance(self.space, spaces.Dict):
+            return obs
+        if isinstance(obs, Mapping):
+            return {name: part for name, part in obs.items() if name in self.space.spaces or not self.is_chosen}
+        if isinstance(obs, list | tuple) and obs and isinstance(obs[0], Mapping):
+            return [self._chosen_parts(one) for one in obs]
+        return {next(iter(self.space)): obs} if self.is_chosen and len(self.space) == 1 else obs
 
 
 class Actions(NamedTuple):
@@ -62,37 +86,90 @@ class HostSpaces(NamedTuple):
         return mask.astype(bool)
 
 
-def spaces_of(observation: gym.Space[Any], action: gym.Space[Any], *, draws: bool = False) -> HostSpaces:
+def spaces_of(
+    observation: gym.Space[Any], action: gym.Space[Any], observe: tuple[str, ...] = (), *, draws: bool = False
+) -> HostSpaces:
     """Read the spaces of one env; raises SpecError for those that cannot be learned from."""
-    return HostSpaces(observation, action, observations(observation), actions(action), draws)
+    return HostSpaces(observation, action, observations(observation, observe), actions(action), draws)
 
 
-def observations(space: gym.Space[Any], what: str = "the observation") -> Observations:
-    """How to read observations of this space; raises SpecError for one that a network cannot see."""
+def observations(space: gym.Space[Any], observe: tuple[str, ...] = ()) -> Observations:
+    """How to read observations of this space; raises SpecError for one that a network cannot see.
+
+    `observe` chooses keys of a Dict; one alone is seen without its name.
+    """
+    chosen = _chosen(space, observe) if observe else space
+    try:
+        found = _read(chosen, "the observation")
+    except SpecError as error:
+        visible = [name for name, part in space.items() if _is_visible(part)] if isinstance(space, spaces.Dict) else []
+        remedy = f"leave it out with --set env.observe=[{','.join(visible)}], or " if visible else ""
+        raise SpecError(f"{error}: {remedy}wrap the env so that it returns one of them") from None
+    if len(observe) != 1:
+        return found._replace(is_chosen=bool(observe))
+    [name] = observe
+    return Observations(found.shapes[name], lambda obs: found.encode(obs)[name], chosen, is_chosen=True)
+
+
+class ShowsChosen(gym.ObservationWrapper[Any, Any, Any]):
+    """An env that gives nothing but chosen keys of its Dict observation, where the others need not be sent along."""
+
+    def __init__(self, env: gym.Env[Any, Any], observe: tuple[str, ...]) -> None:
+        super().__init__(env)
+        self.observation_space = _chosen(env.observation_space, observe)
+        self._observe = observe
+
+    def observation(self, observation: Any) -> Any:
+        """Leave the others out."""
+        return {name: observation[name] for name in self._observe}
+
+
+def _chosen(space: gym.Space[Any], observe: tuple[str, ...]) -> spaces.Dict:
+    if not isinstance(space, spaces.Dict):
+        raise SpecError(f"env.observe chooses keys, but the observation is {space}, which has none; leave it out")
+    for name in observe:
+        if name not in space.spaces:
+            known = ", ".join(space.spaces)
+            raise SpecError(f"env.observe names '{name}', but the keys of the observation are {known}")
+    return spaces.Dict({name: space[name] for name in observe})
+
+
+def _is_visible(space: gym.Space[Any]) -> bool:
+    try:
+        _read(space, "it")
+    except SpecError:
+        return False
+    return True
+
+
+def _read(space: gym.Space[Any], what: str) -> Observations:
+    """As `observations`, of a part that is called `what`."""
     if isinstance(space, spaces.Box):
         dtype = np.uint8 if space.dtype == np.uint8 else np.float32
-        return Observations(jax.ShapeDtypeStruct(space.shape, dtype), lambda obs: np.array(obs, dtype))
+        return Observations(jax.ShapeDtypeStruct(space.shape, dtype), lambda obs: np.array(obs, dtype), space)
     if isinstance(space, spaces.Discrete):
-        return _one_hot([int(space.n)], [int(space.start)])
+        return _one_hot([int(space.n)], [int(space.start)], space)
     if isinstance(space, spaces.MultiDiscrete):
-        return _one_hot(space.nvec.reshape(-1).tolist(), np.asarray(space.start).reshape(-1).tolist())
+        return _one_hot(space.nvec.reshape(-1).tolist(), np.asarray(space.start).reshape(-1).tolist(), space)
     if isinstance(space, spaces.MultiBinary):
-        return Observations(jax.ShapeDtypeStruct(space.shape, np.uint8), lambda obs: np.array(obs, np.uint8))
+        return Observations(jax.ShapeDtypeStruct(space.shape, np.uint8), lambda obs: np.array(obs, np.uint8), space)
     if isinstance(space, spaces.Dict):
-        named = {name: observations(part, f"{what}['{name}']") for name, part in space.items()}
+        named = {name: _read(part, f"{what}['{name}']") for name, part in space.items()}
         return Observations(
             {name: part.shapes for name, part in named.items()},
             lambda obs: {name: part.encode(obs[name]) for name, part in named.items()},
+            space,
         )
     if isinstance(space, spaces.Tuple):
-        parts = [observations(part, f"{what}[{i}]") for i, part in enumerate(space)]
+        parts = [_read(part, f"{what}[{i}]") for i, part in enumerate(space)]
         return Observations(
             tuple(part.shapes for part in parts),
             lambda obs: tuple(part.encode(seen) for part, seen in zip(parts, obs, strict=True)),
+            space,
         )
     raise SpecError(
         f"{what} is a {type(space).__name__} space; a network can see Box, Discrete, MultiDiscrete, MultiBinary, "
-        "and Dict or Tuple of these: wrap the env so that it returns one of them"
+        "and Dict or Tuple of these"
     )
 
 
@@ -119,7 +196,7 @@ def actions(space: gym.Space[Any]) -> Actions:
     raise SpecError(f"the actions are {space}; hotloop needs Discrete ones (or a small MultiDiscrete)")
 
 
-def _one_hot(sizes: list[int], starts: list[int]) -> Observations:
+def _one_hot(sizes: list[int], starts: list[int], space: gym.Space[Any]) -> Observations:
     offsets = np.cumsum([0, *sizes[:-1]]) - np.array(starts)
     width = sum(sizes)
 
@@ -129,4 +206,4 @@ def _one_hot(sizes: list[int], starts: list[int]) -> Observations:
         np.put_along_axis(ones, places_NK, 1, axis=1)
         return ones
 
-    return Observations(jax.ShapeDtypeStruct((width,), np.uint8), encode)
+    return Observations(jax.ShapeDtypeStruct((width,), np.uint8), encode, space)

@@ -53,6 +53,12 @@ def _flat_features(obs_B: Any) -> jax.Array:
 
 def _image(obs_B: jax.Array, spec: Cnn | Impala) -> jax.Array:
     """Images (B, H, W, C) of numbers around one."""
+    if isinstance(obs_B, dict | tuple):
+        parts = ", ".join(map(str, obs_B)) if isinstance(obs_B, dict) else f"{len(obs_B)} of them"
+        raise ValueError(
+            f"the {spec.kind} torso sees one image, but the observation has parts ({parts}); choose one by its key, "
+            "e.g. env.observe=[image], or use torso mlp"
+        )
     if obs_B.ndim != 4:
         raise ValueError(f"the {spec.kind} torso needs images with 3 axes ({spec.layout}), got shape {obs_B.shape[1:]}")
     scaled = obs_B.astype(jnp.float32) / 255 if obs_B.dtype == jnp.uint8 else obs_B.astype(jnp.float32)

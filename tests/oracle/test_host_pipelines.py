@@ -26,6 +26,7 @@ SMALL = {
     "replay": {"capacity": 256, "start": 32, "batch_size": 8},
     "evaluation": {"every": 0},
 }
+CARTPOLE, SNAKE = {"id": "cartpole"}, {"id": "snake", "options": {"grid": 6}}
 OURS = "hotloop.envs.gymnasium:hotloop/CartPole-v1"
 
 
@@ -37,8 +38,13 @@ def begun(**more):
 
 
 @pytest.mark.as_users_compile
-@pytest.mark.parametrize("num_envs", [1, 8])
-@pytest.mark.parametrize("env", [{"id": "cartpole"}, {"id": "snake", "options": {"grid": 6}}])
+@pytest.mark.parametrize(
+    ("env", "num_envs"),
+    [
+        (CARTPOLE, 8),
+        *(pytest.param(env, count, marks=pytest.mark.heavy) for env, count in ((CARTPOLE, 1), (SNAKE, 1), (SNAKE, 8))),
+    ],
+)
 def test_sync_on_a_device_env_ends_in_the_bits_of_fused(env, num_envs):
     ends = []
     for pipeline in ("fused", "sync"):

@@ -504,6 +504,7 @@ def test_a_run_resumed_from_its_arrays_ends_in_the_same_bits() -> None:
     assert any(name.startswith("actor/memory") for name in rest.arrays())
 
 
+@pytest.mark.heavy
 @pytest.mark.as_users_compile
 def test_a_seed_among_several_is_the_run_it_would_be_alone() -> None:
     _, pipeline, advance = program("gru", 1.0, 20)

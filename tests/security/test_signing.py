@@ -47,6 +47,10 @@ def test_it_lies_in_the_users_config_folder(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert signing.key_file() == tmp_path / ".config" / "hotloop" / "key"
+    for name in ("HOTLOOP_KEY_FOLDER", "XDG_CONFIG_HOME"):
+        for here in ("", ".", "downloads"):
+            monkeypatch.setenv(name, here)
+            assert signing.key_file() == tmp_path / ".config" / "hotloop" / "key", "never in the current folder"
 
 
 def test_many_at_once_agree_on_one_key(folder):

@@ -41,11 +41,11 @@ def is_signed(signature: Any, run_format: int, spec: bytes) -> bool:
 
 
 def key_file() -> Path:
-    """Where the key is kept."""
-    if "HOTLOOP_KEY_FOLDER" in os.environ:
-        return Path(os.environ["HOTLOOP_KEY_FOLDER"]) / "key"
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(base) / "hotloop" / "key"
+    """Where the key is kept; never a place that depends on the current folder, which may be someone else's."""
+    if (chosen := Path(os.environ.get("HOTLOOP_KEY_FOLDER", ""))).is_absolute():
+        return chosen / "key"
+    config = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    return (config if config.is_absolute() else Path.home() / ".config") / "hotloop" / "key"
 
 
 def _digest(key: bytes, run_format: int, spec: bytes) -> str:

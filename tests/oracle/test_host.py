@@ -82,13 +82,27 @@ def test_every_stored_row_is_a_real_step_of_one_episode(mode, pipeline, storage)
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_episodes_are_counted_once_with_their_own_length_and_return(mode):
     session = session_of(mode)
+    taken = []
+    act = session._act
+    session._act = lambda obs: taken.append(act(obs)) or taken[-1]
     session.advance(50)
     read = session.read()
-    lengths = [LENGTHS[(e + env) % len(LENGTHS)] for env in range(ENVS) for e in range(200)]
-    assert read.episodes[0] == read.totals.episodes[0] > 20
-    mean = read.totals.episode_length[0] / read.episodes[0]
-    assert min(lengths) < mean < max(lengths)
-    assert mean == pytest.approx(np.mean(LENGTHS), abs=0.4)
+    lengths, returns = zip(*episodes_by_hand(np.array(taken), mode), strict=True)
+    assert len({action for vector in taken for action in vector}) == 3, "all actions were taken"
+    assert read.episodes[0] == read.totals.episodes[0] == len(lengths) > 20
+    assert read.totals.episode_length[0] == sum(lengths)
+    assert read.totals.episode_return[0] == pytest.approx(sum(returns), rel=1e-6)
+
+
+def episodes_by_hand(actions_TN, mode):
+    """Length and return of every episode that ended, env by env, by the counting env's rule."""
+    for env in range(ENVS):
+        actions, episode = list(actions_TN[:, env]), 0
+        while len(actions) >= (length := LENGTHS[(episode + env) % len(LENGTHS)]):
+            yield length, sum(100 * episode + t + 1 + 0.1 * actions[t] for t in range(length))
+            # With NEXT_STEP the action after an end is only a reset.
+            del actions[: length + (mode == AutoresetMode.NEXT_STEP)]
+            episode += 1
 
 
 def test_a_reward_that_is_not_finite_names_the_env_and_is_not_stored():
@@ -208,5 +222,9 @@ def test_large_networks_act_in_xla():
 def test_evaluation_plays_equally_many_episodes_in_each_env(mode):
     envs = HostEnvs(counting_envs(ENVS, mode))
     found = play(envs, lambda obs: np.zeros(ENVS), wanted=8, limit=1000, seed=0)
-    expected = [LENGTHS[(e + env) % len(LENGTHS)] for env, share in ((0, 3), (1, 3), (2, 2)) for e in range(share)]
-    assert sorted(found.length.tolist()) == sorted(expected)
+    episodes = [(e, LENGTHS[(e + env) % len(LENGTHS)]) for env, share in ((0, 3), (1, 3), (2, 2)) for e in range(share)]
+    assert sorted(found.length.tolist()) == sorted(length for _, length in episodes)
+    # 100 x episode + step, summed over the steps 1 … length.
+    returns = sorted(100 * e * length + length * (length + 1) / 2 for e, length in episodes)
+    assert sorted(found.episode_return.tolist()) == returns
+    assert returns[:3] == [1.0, 3.0, 10.0], "the first episodes last 1, 4 and 2 steps"

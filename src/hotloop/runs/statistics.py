@@ -40,8 +40,12 @@ def estimate(values: np.ndarray) -> Estimate:
 
 
 def together(summaries: list[dict[str, float]]) -> dict[str, Any]:
-    """One summary of several seeds: means, interquartile means with intervals, and each seed's own figures."""
-    each = {name: [summary[name] for summary in summaries] for name in summaries[0]}
+    """One summary of several seeds: means, interquartile means with intervals, and each seed's own figures.
+
+    A figure that some seed does not have is left out.
+    """
+    shared = [name for name in summaries[0] if all(name in summary for summary in summaries)]
+    each = {name: [summary[name] for summary in summaries] for name in shared}
     figures: dict[str, Any] = {name: float(np.mean(values)) for name, values in each.items()}
     figures["episodes"] = summaries[0]["episodes"]
     for name, values in each.items():

@@ -1,0 +1,12 @@
+"""Figures of several seeds together."""
+
+from hotloop.runs.statistics import together
+
+
+def test_a_figure_that_one_seed_does_not_have_is_left_out():
+    one = {"episodes": 4, "return_mean": 1.0, "return_std": 0.0, "length_mean": 2.0, "score_mean": 5.0}
+    other = {name: value for name, value in one.items() if name != "score_mean"}
+    for order in ([one, other], [other, one]):
+        summary = together(order)
+        assert summary["return_mean"] == 1.0
+        assert not any(name.startswith("score") for name in [*summary, *summary["by_seed"]])

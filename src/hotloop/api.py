@@ -49,8 +49,9 @@ def train(
 
     Overrides are fields of the spec, or dotted paths: `train("cartpole", seed=3, **{"stop.steps": 50_000})`.
     `network` is a module of your own with `init(key, obs_B)` and `apply(params, obs_B)` that returns one
-    Q-value per action; any flax linen module has both. `device_env` is an env of your own that satisfies
-    `hotloop.envs.device.DeviceEnv`.
+    Q-value per action; any flax linen module has both. What the spec's own head did beyond that (a distribution,
+    dueling, noise) is left out with a warning, and ε explores where noise did. `device_env` is an env of your own that
+    satisfies `hotloop.envs.device.DeviceEnv`.
     """
     with _new_run(spec, out, network, device_env, reporter, overrides) as driver:
         result = driver.train()
@@ -195,18 +196,22 @@ def _new_run(
     look_in_current_folder(parsed.env.id)
     folder = RunFolder.choose(parsed, Path(out) if out is not None else None)
     reporter = reporter or Silent()
-    with _assembled(parsed, network, device_env, reporter) as assembly:
+    given = [*overrides, *(spec if isinstance(spec, Mapping) else ())]
+    explores_as_given = any(path.partition(".")[0] == "exploration" for path in given)
+    with _assembled(parsed, network, device_env, reporter, explores_as_given) as assembly:
         from hotloop.driver import Driver
 
         yield Driver(assembly, folder, reporter)
 
 
-def _assembled(spec: Spec, network: Any, device_env: Any, reporter: Reporter) -> "Assembly":
+def _assembled(
+    spec: Spec, network: Any, device_env: Any, reporter: Reporter, explores_as_given: bool = True
+) -> "Assembly":
     """Env, engine and pipeline, to be closed after use."""
     from hotloop.assembly import Assembly, Own
 
     with reporter.busy("starting XLA"):
-        return Assembly(spec, Own(network, device_env))
+        return Assembly(spec, Own(network, device_env, explores_as_given))
 
 
 def _spec_of(folder: RunFolder, overrides: Mapping[str, Any], trust: bool, device_env: Any) -> Spec:

@@ -7,8 +7,8 @@ from hotloop.engines.jax import setup
 from hotloop.registry import ENGINES, PIPELINES
 from hotloop.registry import load as load_registered
 from hotloop.replay.plan import MemoryPlan, available_host_memory
-from hotloop.spec import CustomNetwork, Network, Spec
-from hotloop.spec_reading import SpecError
+from hotloop.spec import EpsilonGreedy, Network, Spec
+from hotloop.spec_reading import SpecError, parse_spec
 
 if TYPE_CHECKING:
     from hotloop.envs.host import HostEnvs
@@ -23,13 +23,44 @@ class Own(NamedTuple):
 
     network: Any = None
     env: Any = None
+    explores_as_given: bool = False
+    """The user has said how to explore, so it is not decided again for a network of their own."""
 
 
-def _with_names_of(own: Own, spec: Spec) -> Spec:
-    """The spec with what was brought along from Python named in it; that is never loaded from a file."""
-    if own.network is not None:
-        named = CustomNetwork(kind="custom", name=type(own.network).__qualname__)
-        spec = spec.model_copy(update={"network": named})
+def _with_own_network(spec: Spec, own: Own) -> tuple[Spec, list[str]]:
+    """The spec with the user's own network named in it, checked again, and what it thereby loses, in words."""
+    data = spec.model_dump(mode="json")
+    data["network"] = {"kind": "custom", "name": type(own.network).__qualname__}
+    lost = _only_in_heads_of_ours(spec)
+    if not lost:
+        return parse_spec(data), []
+    said = f"a network of your own gives one Q-value per action; left out of this spec's head: {', '.join(lost)}"
+    if NOISE in lost and not own.explores_as_given and _never_explores(spec):
+        del data["exploration"]
+        how = "from {start:g} to {end:g} in {steps:,} env steps".format(**EpsilonGreedy().epsilon.model_dump())
+        said += f"; where noise explored, ε does now, {how} (give exploration for another)"
+    return parse_spec(data), [said]
+
+
+NOISE = "noise"
+
+
+def _only_in_heads_of_ours(spec: Spec) -> list[str]:
+    """What the head of a spec does beyond one Q-value per action."""
+    if not isinstance(spec.network, Network):
+        return []
+    head = spec.network.head
+    distribution = {"c51": "c51's distribution", "qr": "qr's quantiles", "iqn": "iqn's quantiles"}
+    found = [distribution[head.kind]] if head.kind in distribution else []
+    return [*found, *(["dueling"] if head.dueling else []), *([NOISE] if head.noise is not None else [])]
+
+
+def _never_explores(spec: Spec) -> bool:
+    schedule = spec.exploration_schedule.model_dump()
+    return all(schedule.get(name, 0) == 0 for name in ("value", "start", "end"))
+
+
+def _with_own_env(spec: Spec, own: Own) -> Spec:
     if own.env is not None:
         named_env = spec.env.model_copy(update={"id": f"{OWN_ENV}{type(own.env).__qualname__}"})
         return spec.model_copy(update={"env": named_env})
@@ -63,7 +94,10 @@ class Player:
 
     def __init__(self, spec: Spec, own: Own | None = None) -> None:
         own = own or Own()
-        self.spec = _with_names_of(own, spec)
+        self.notices: list[str] = []  # what a person should know before this is trained
+        if own.network is not None:
+            spec, self.notices = _with_own_network(spec, own)
+        self.spec = _with_own_env(spec, own)
         self.on_device = own.env is not None or registry.is_device_env(self.spec.env.id)
         self.pipeline_name, why = self._choose_pipeline()
         self.pipeline_choice = f"{self.pipeline_name} ({why})"

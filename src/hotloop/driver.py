@@ -49,6 +49,8 @@ class Driver:
             raise SpecError(refusal)
         for line in assembly.describe():
             reporter.say(line)
+        for notice in assembly.notices:
+            reporter.warn(notice)
         self.best_return: float | None = None
         self.evaluation: dict[str, Any] | None = None
         self.disk_error: str | None = None

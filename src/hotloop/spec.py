@@ -723,6 +723,10 @@ class Spec(_Section):
                 "minibatches; use another number of these",
             ),
             (
+                isinstance(self.network, CustomNetwork) and replay.sequence is not None,
+                "replay.sequence is for networks with a core, and a network of your own has none; leave it out",
+            ),
+            (
                 (core is None) != (replay.sequence is None),
                 "network.core and replay.sequence belong together: memory is learned from sequences; give both or none",
             ),

@@ -1,7 +1,9 @@
 """Networks and the flat vector they live in."""
 
+import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +283,47 @@ def test_a_network_with_the_wrong_number_of_actions_is_refused_before_anything_i
     assert not (tmp_path / "run").exists()
 
 
+def own_on_a_preset(preset: str, folder: Path, **more: Any) -> Any:
+    small = {name: TINY[name] for name in ("env", "evaluation", "stop")}
+    replay = {f"replay.{name}": value for name, value in TINY["replay"].items()}
+    return hotloop.train(preset, network=QNetwork(), out=folder / "run", **small, **replay, **more)
+
+
+def test_what_a_presets_head_did_is_left_out_with_a_word_and_epsilon_explores(tmp_path: Path) -> None:
+    said = (
+        "one Q-value per action; left out of this spec's head: c51's distribution, dueling, noise; where noise "
+        "explored, ε does now, from 1 to 0.05 in 10,000 env steps (give exploration for another)"
+    )
+    with pytest.warns(RuntimeWarning, match=re.escape(said)):
+        run = own_on_a_preset("rainbow", tmp_path)
+    written = hotloop.load_spec(run.path / "spec.yaml")
+    assert written.network.kind == "custom"
+    assert written.exploration_schedule.model_dump() == {"kind": "linear", "start": 1.0, "end": 0.05, "steps": 10_000}
+    assert written.replay.n_step == 3, "all else is the preset's"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resumed = hotloop.resume(run, network=QNetwork(), steps=320)
+    assert resumed.env_steps == 320
+
+
+def test_exploration_that_is_given_is_kept(tmp_path: Path) -> None:
+    with pytest.warns(RuntimeWarning, match="dueling, noise$"):
+        run = own_on_a_preset("rainbow", tmp_path, **{"exploration.epsilon": 0.0})
+    assert hotloop.load_spec(run.path / "spec.yaml").exploration_schedule.value == 0.0
+
+
+def test_a_preset_with_a_plain_head_is_trained_without_a_word(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        own_on_a_preset("double", tmp_path)
+
+
+def test_a_preset_with_memory_is_refused_for_ones_own_network(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"replay\.sequence is for networks with a core, and a network of your own"):
+        hotloop.train("cartpole_memory", network=QNetwork(), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 # -- the cost of importing ----------------------------------------------------------------------------
 
 
@@ -302,6 +345,7 @@ print(f"{seconds:.3f}", *sorted(heavy))
 def test_reading_and_checking_a_spec_starts_no_framework() -> None:
     script = """
 import sys
+import warnings
 import hotloop
 hotloop.load_spec("cartpole", {"seed": 3})
 print(*sorted({"jax", "torch", "matplotlib", "numpy"} & set(sys.modules)))

@@ -31,6 +31,8 @@ TINY: dict[str, Any] = {
     "stop": {"steps": 1000},
     "log": {"every": 200, "checkpoint_every": 400, "checkpoints": 2},
 }
+OF_THIS_PROCESS = ("XLA_FLAGS", "PJRT_NPROC", "HOTLOOP_FAILPOINT")
+"""Set by runs in the tests' own process. A command must choose its own: also, with other flags it compiles all anew."""
 DAYS = 2_000_000_000
 """Env steps that no test waits for."""
 
@@ -76,7 +78,7 @@ def start(
 
     It is a fork of a process that has done its imports, unless it is asked to be `fresh` or must be.
     """
-    inherited = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "HOTLOOP_FAILPOINT")}
+    inherited = {name: value for name, value in os.environ.items() if name not in OF_THIS_PROCESS}
     pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     pipes |= {"cwd": cwd, "env": {**inherited, "COLUMNS": "200", **(env or {})}}
     if not (before or fresh or any(name.startswith("JAX") for name in env or {})):

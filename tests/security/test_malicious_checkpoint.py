@@ -233,7 +233,7 @@ def test_facts_of_the_wrong_kind_are_refused(hotloop, newest, facts):
 def test_a_pipe_in_place_of_a_file_does_not_hang(hotloop, newest, name):
     (newest / name).unlink()
     os.mkfifo(newest / name)
-    ran = hotloop("resume", "run", "--steps", "800", timeout=15)
+    ran = hotloop("resume", "run", "--steps", "800", timeout=60)
     assert ran.code == 0, ran.err
     assert "falling back" in ran.err
     assert "at env step 800" in ran.err

@@ -141,10 +141,10 @@ class Player:
         if not self.on_device and spec.seeds > 1:
             raise SpecError(f"seeds is {spec.seeds}, but {spec.env.id} is {kind}; train one seed at a time")
         if self.on_device and (unserved := _only_on_the_host(spec)):
-            raise SpecError(
-                f"{unserved} is not for device envs: their replay is on the device and stores whole transitions; "
-                "train on the Gymnasium form of the env"
-            )
+            why = "their replay is on the device and stores whole transitions"
+            if unserved.startswith("evaluation."):
+                why = "their evaluations are one program on the device"
+            raise SpecError(f"{unserved} is not for device envs: {why}; train on the Gymnasium form of the env")
         if unserved := self._only_in_one_program():
             raise SpecError(
                 f"{unserved} is for device envs and pipeline fused, but {spec.env.id} is {kind}, with pipeline "

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import hotloop
 from hotloop.assembly import Assembly
 from hotloop.cli import app
+from hotloop.envs.check import check_env
 from hotloop.failures import EnvFailed, NotFinite
 from hotloop.spec_reading import SpecError, parse_spec
 
@@ -205,6 +206,11 @@ def test_after_envs_in_processes_were_refused_or_killed(tmp_path):
         victim.join()
         with pytest.raises(EnvFailed):
             assembly.envs.step(np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize("wrong", ["", "nan"])
+def test_after_a_check(wrong):
+    assert check_env("Counted-v0", {"wrong": wrong}).is_sound == (wrong == "")
 
 
 def test_an_assembly_may_be_closed_twice():

@@ -133,6 +133,11 @@ def test_a_replay_that_does_not_fit_is_refused_with_the_figures_and_remedies(hot
         (["--env", "FrozenLake-v1", "--set", "env.vectorization=native"], "no vector entry point"),
         (["--env", "CartPole-v1", "--set", "evaluation.options={nonsense: 3}"], "evaluation.options: "),
         (["cartpole", "--set", "env.info=[x]"], "env.info is not for device envs"),
+        (
+            ["cartpole", "--set", "evaluation.max_share=2"],
+            "evaluation.max_share is not for device envs: their evaluations",
+        ),
+        (["--env", "CartPole-v1", "--set", "evaluation.max_share=0"], "evaluation.max_share: got 0"),
         (["--env", "CartPole-v1", "--set", "env.vectorization=magic"], "env.vectorization"),
         (["--env", "CartPole-v1", "--seeds", "2"], "one seed at a time"),
         (["--env", "CartPole-v1", "--set", "env.options.gravity=3"], "gravity"),

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import gymnasium as gym
 import jax
 import numpy as np
 
-from hotloop.envs.host import HostEnvs, make_vector_env
+from hotloop.envs.host import HostEnvs, make_vector_env, open_envs
 from hotloop.envs.host_spaces import actions, observations
 from hotloop.envs.naming import look_in_current_folder
 from hotloop.envs.serial import MASK
@@ -173,17 +174,16 @@ def _repeats(env_id: str, options: dict[str, Any]) -> list[Finding]:
     """The same seed and actions twice."""
     seen = []
     for _ in range(2):
-        env = gym.make(env_id, disable_env_checker=True, **options)
-        choose = _chooser(env, 1)
-        obs, info = env.reset(seed=7)
-        trace: list[Any] = [jax.tree.map(np.copy, obs)]
-        for _ in range(STEPS // 5):
-            obs, reward, terminated, truncated, info = env.step(choose(info))
-            trace += [jax.tree.map(np.copy, obs), float(reward)]
-            if terminated or truncated:
-                obs, info = env.reset()
-                trace.append(jax.tree.map(np.copy, obs))
-        env.close()
+        with closing(gym.make(env_id, disable_env_checker=True, **options)) as env:
+            choose = _chooser(env, 1)
+            obs, info = env.reset(seed=7)
+            trace: list[Any] = [jax.tree.map(np.copy, obs)]
+            for _ in range(STEPS // 5):
+                obs, reward, terminated, truncated, info = env.step(choose(info))
+                trace += [jax.tree.map(np.copy, obs), float(reward)]
+                if terminated or truncated:
+                    obs, info = env.reset()
+                    trace.append(jax.tree.map(np.copy, obs))
         seen.append(jax.tree.leaves(trace))
     same = len(seen[0]) == len(seen[1]) and all(np.array_equal(a, b) for a, b in zip(*seen, strict=True))
     if same:
@@ -193,10 +193,14 @@ def _repeats(env_id: str, options: dict[str, Any]) -> list[Finding]:
 
 
 def _begun(env_id: str, options: dict[str, Any], masked: bool, observe: tuple[str, ...], num_envs: int) -> HostEnvs:
-    envs = HostEnvs(make_vector_env(env_id, num_envs, options), observe=observe)
-    if masked:
-        envs.mask_actions(env_id)
-    envs.reset(0)
+    envs = open_envs(env_id, num_envs, options, observe=observe)
+    try:
+        if masked:
+            envs.mask_actions(env_id)
+        envs.reset(0)
+    except BaseException:
+        envs.close()
+        raise
     return envs
 
 
@@ -206,21 +210,21 @@ def _random_actions(envs: HostEnvs, random: np.random.Generator) -> np.ndarray:
     return np.argmax(np.where(envs.legal, random.random(envs.legal.shape), -1.0), axis=-1).astype(np.int32)
 
 
-def _vector(envs: HostEnvs) -> list[Finding]:
+def _vector(begun: HostEnvs) -> list[Finding]:
     random = np.random.default_rng(0)
-    for _ in range(STEPS // 5):
-        envs.step(_random_actions(envs, random))
+    with closing(begun) as envs:
+        for _ in range(STEPS // 5):
+            envs.step(_random_actions(envs, random))
     how = type(getattr(envs.env, "unwrapped", envs.env)).__name__
-    envs.close()
     return [Finding("ok", f"as a vector: {how}, autoreset {envs.autoreset.value}")]
 
 
-def _cost(envs: HostEnvs) -> float:
+def _cost(begun: HostEnvs) -> float:
     """Microseconds per env step, resets included."""
     random = np.random.default_rng(0)
-    steps, started = 0, time.perf_counter()
-    while (spent := time.perf_counter() - started) < SECONDS or steps == 0:
-        envs.step(_random_actions(envs, random))
-        steps += envs.num_envs
-    envs.close()
+    with closing(begun) as envs:
+        steps, started = 0, time.perf_counter()
+        while (spent := time.perf_counter() - started) < SECONDS or steps == 0:
+            envs.step(_random_actions(envs, random))
+            steps += envs.num_envs
     return spent / steps * 1e6

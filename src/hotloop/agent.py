@@ -12,13 +12,9 @@ from hotloop.envs import host_recording
 from hotloop.envs.device import Drawable
 from hotloop.envs.host_spaces import HostSpaces
 from hotloop.evaluate import Tell, episodes_program, play_on_host, record, to_host
+from hotloop.film import film_of
 from hotloop.runs.pictures import write_gif
 from hotloop.spec_reading import SpecError
-
-FRAMES_PER_SECOND = 25
-"""A recording shows no more; envs that move faster are shown every second step, or fewer."""
-MOST_SECONDS = 20
-"""A recording of a longer episode ends there."""
 
 
 class Agent:
@@ -93,13 +89,12 @@ class Agent:
             raise SpecError(f"env {self.spec.env.id} cannot draw itself; there is nothing to record")
         key, max_steps = jax.random.key(seed), self.spec.evaluation.max_steps
         if isinstance(env, HostSpaces):
-            frames, fps = host_recording.record(self.spec, env, self._best, seed, FRAMES_PER_SECOND, MOST_SECONDS)
+            frames, fps = host_recording.record(self.spec, env, self._best, seed)
             return write_gif(frames, Path(path), fps)
-        every = max(1, round(env.render_fps / FRAMES_PER_SECOND))
-        fps = env.render_fps / every
-        steps = min(max_steps, every * max(1, round(MOST_SECONDS * fps)))
-        frames = record(env, self.engine, self.params, key, steps, every, self.spec.env.action_mask)
-        return write_gif(frames, Path(path), fps)
+        film = film_of(env.render_fps)
+        steps = min(max_steps, film.every * (film.frames - 1))  # the first picture is drawn before a step
+        frames = record(env, self.engine, self.params, key, steps, film.every, self.spec.env.action_mask)
+        return write_gif(frames, Path(path), film.fps)
 
     def _best(self, obs_N: Any, legal_NA: np.ndarray | None = None) -> np.ndarray:
         return np.asarray(self._greedy(self.params, obs_N, legal_NA))

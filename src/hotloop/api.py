@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotloop.envs.naming import from_outside, look_in_current_folder
+from hotloop.envs.naming import from_outside, look_for_module_in, look_in_current_folder
 from hotloop.progress import Reporter, Silent
 from hotloop.runs.folder import RunFolder
 from hotloop.spec import Spec
@@ -218,14 +218,21 @@ def _spec_of(folder: RunFolder, overrides: Mapping[str, Any], trust: bool, devic
     """The spec of a run with overrides on top; refuses one from elsewhere that would have a module imported."""
     from hotloop.assembly import OWN_ENV
 
-    spec = load_spec(folder.read_spec(), overrides)
-    section = overrides.get("env")
+    made = folder.read_spec()
+    spec, section = load_spec(made, overrides), overrides.get("env")
     is_our_choice = "env.id" in overrides or (isinstance(section, Mapping) and "id" in section)
     if device_env is not None or spec.env.id.startswith(OWN_ENV):
         return spec
-    doubt = None if trust or is_our_choice else folder.doubt()
-    if doubt is None:
+    doubt = None if trust else folder.doubt()
+    if doubt is not None and is_our_choice and (made.env.options or made.evaluation.options):
+        raise SpecError(
+            f"{folder.path} holds options for another env than {spec.env.id}, and nothing shows that you made this "
+            f"run: {doubt}. If you trust whoever made it, add --trust (from Python: trust=True)"
+        )
+    if trust or is_our_choice:
         look_in_current_folder(spec.env.id)
+    elif doubt is None:
+        look_for_module_in(folder.made_in, spec.env.id)
     elif named := from_outside(spec):
         raise SpecError(
             f"{folder.path} names {named}, which would run as code, and nothing shows that you made this run: {doubt}. "

@@ -337,7 +337,8 @@ def _next_commands(run: Any) -> dict[str, str]:
     if "SIG" in stopped:
         commands["continue"] = f"hotloop resume {path}"
     elif not stopped.endswith("episodes done"):  # a new end would change nothing
-        commands["continue"] = f"hotloop resume {path} --steps {_about_twice(int(result['env_steps']))}"
+        further = max(spec.stop.steps, _about_twice(int(result["env_steps"])))
+        commands["continue"] = f"hotloop resume {path} --steps {further}"
     if "profile" not in result and spec.on_policy is None and spec.stop.steps >= spec.replay.start:
         commands["profile"] = f"hotloop profile {shlex.quote(str(run.path / 'spec.yaml'))}"
     if any(run.path.glob("events.out.tfevents.*")):

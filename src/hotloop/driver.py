@@ -90,7 +90,7 @@ class Driver:
             self.reporter.warn(line)
         if moves_end and steps < self.spec.stop.steps:
             self._move_end(host)
-        if reason := self._reason_to_stop(host):
+        if not self.owes_evaluation and (reason := self._reason_to_stop(host)):
             self.reporter.say(self._how_to_go_on(reason, host))
         return self._drive(resumed_at=steps)
 
@@ -275,8 +275,8 @@ class Driver:
         return figures
 
     def _run_evaluation(self, host: Reading) -> None:
-        """Play greedy episodes; an interrupt gives them up, and the resumed run plays them first."""
-        self.owes_evaluation = False
+        """Play greedy episodes; where an interrupt or an env ends them, the resumed run plays them first."""
+        self.owes_evaluation = True
         with self.reporter.counting("greedy episodes") as show, self.session.spans["evaluate"]:
 
             def tell(done: int, wanted: int) -> None:
@@ -287,8 +287,8 @@ class Driver:
             try:
                 played = self._saved_if_an_env_fails(self.session.evaluate, tell)
             except _Interrupted:
-                self.owes_evaluation = True
                 return
+        self.owes_evaluation = False
         summaries = [episodes.summary() for episodes in played]
         summary = statistics.together(summaries) if len(summaries) > 1 else summaries[0]
         self.evaluation = {"env_steps": host.env_steps, **summary}

@@ -704,6 +704,11 @@ class Spec(_Section):
                 isinstance(head, QuantileHead | IqnHead) and self.loss.kind == "mse",
                 f"loss.kind mse with head {head.kind}: quantiles are learned by huber, weighed by quantile; use huber",
             ),
+            (
+                isinstance(head, IqnHead) and head.choice_taus is not None and self.target.rule == "vanilla",
+                "network.head.choice_taus with target.rule vanilla: one pass of one net chooses and values; leave it "
+                "out, or use rule target or double",
+            ),
             (on_policy is not None and replay != Replay(), "on_policy learns without a replay; leave replay out"),
             (
                 on_policy is not None and self.target != Target(),

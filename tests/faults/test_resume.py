@@ -6,7 +6,7 @@ import signal
 import pytest
 from hotloop_process import TINY, checkpoints, contents, finish, manifest, metrics, start, wait_for
 
-PERIODS = ("--set", "log={every: 1000, checkpoint_every: 4000}", "--set", "evaluation.every=5000")
+PERIODS = ("--set", "log={every: 1000, exact: true, checkpoint_every: 4000}", "--set", "evaluation.every=5000")
 RATIOS = {"below one": ("0.125", 60_000), "above one": ("2.0", 40_000)}
 TIMES = {"seconds", "env_steps_per_s", "updates_per_s"}
 

@@ -48,7 +48,7 @@ class UnrewardedOnDevice:
         return state, jnp.zeros(2), jnp.float32(0), jnp.bool_(False), jnp.bool_(False), {}
 
 
-def begun(pipeline: str, updates_per_draw: int):
+def begun(pipeline: str, updates_per_draw: int, **replay):
     sampling = {"kind": "prioritized", "alpha": 1.0, "epsilon": LEARNED, "updates_per_draw": updates_per_draw}
     spec = parse_spec(
         {
@@ -56,7 +56,7 @@ def begun(pipeline: str, updates_per_draw: int):
             "updates_per_step": UPDATES / ROWS,
             "env": {"id": "Unrewarded-v0", "num_envs": ROWS},
             "network": {"torso": {"hidden": [4]}},
-            "replay": {"capacity": 8 * ROWS, "start": ROWS, "batch_size": BATCH, "sampling": sampling},
+            "replay": {"capacity": 8 * ROWS, "start": ROWS, "batch_size": BATCH, "sampling": sampling, **replay},
             "evaluation": {"every": 0},
         }
     )
@@ -134,3 +134,17 @@ def test_the_stages_of_a_block_on_the_device_are_the_fused_block():
         session.advance(5)
         ends.append(digests(session.arrays()))
     assert ends[0] == ends[1]
+
+
+def test_the_newest_transitions_go_on_from_portion_to_portion():
+    session = begun("sync", 4, newest_in_batch=True)
+    first, sample = [], session.replay.sample
+
+    def watched(*args, **more):
+        batches = sample(*args, **more)
+        first.extend(batches.numbers[:, 0].tolist())
+        return batches
+
+    session.replay.sample = watched
+    session.advance(1)
+    assert first == list(range(ROWS - 1, ROWS - 1 - UPDATES, -1))

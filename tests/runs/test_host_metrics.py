@@ -11,7 +11,7 @@ from test_host_evaluations import SPEC, TIMES
 import hotloop
 from hotloop.progress import Silent
 
-OWN = {"env.info": ["depth"], "evaluation.every": 0, "log.checkpoint_every": 130, "stop.steps": 700}
+OWN = {"log.exact": True, "env.info": ["depth"], "evaluation.every": 0, "log.checkpoint_every": 130, "stop.steps": 700}
 
 
 class PowerCut(Exception):

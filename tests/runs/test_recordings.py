@@ -8,7 +8,7 @@ from PIL import Image
 
 import hotloop
 from hotloop import evaluate
-from hotloop.agent import FRAMES_PER_SECOND, MOST_SECONDS
+from hotloop.film import MOST_PER_SECOND, MOST_SECONDS, PAUSE_SECONDS, film_of
 
 
 class Endless(gym.Env):
@@ -60,8 +60,8 @@ def recorded(tmp_path, **options):
 @pytest.mark.filterwarnings("ignore:.*render_mode")
 @pytest.mark.parametrize(
     ("options", "steps", "fps"),
-    [({"fps": 10}, 199, 10), ({"fps": 50}, 999, 25), ({"image": True}, 299, 15)],
-    ids=["as it is", "every second step", "of what it sees"],
+    [({"fps": 10}, 189, 10), ({"fps": 50}, 948, 25), ({"fps": None}, 568, 15), ({"image": True}, 284, 15)],
+    ids=["as it is", "every second step", "without a speed", "of what it sees"],
 )
 def test_a_recording_of_an_endless_episode_is_twenty_seconds_long(tmp_path, options, steps, fps):
     Endless.steps = 0
@@ -73,8 +73,8 @@ def test_a_recording_of_an_endless_episode_is_twenty_seconds_long(tmp_path, opti
         for frame in range(gif.n_frames):
             gif.seek(frame)
             seconds += gif.info["duration"] / 1000
-    assert MOST_SECONDS <= seconds <= MOST_SECONDS + 2, "and the last frame is held for a second"
-    assert fps <= FRAMES_PER_SECOND
+    assert film_of(options.get("fps", 15)).fps == fps
+    assert MOST_SECONDS - 2.5 <= seconds <= MOST_SECONDS * 1.01, "GIFs know hundredths of a second"
 
 
 def test_a_recording_on_the_device_is_as_short(tmp_path, monkeypatch):
@@ -89,5 +89,19 @@ def test_a_recording_on_the_device_is_as_short(tmp_path, monkeypatch):
     agent = hotloop.load(run, which="last", **{"evaluation.max_steps": 100_000})
     agent.record(tmp_path / "agent.gif")
     [(steps, every)] = asked
-    assert steps / agent.env.render_fps == pytest.approx(MOST_SECONDS, rel=0.05)
-    assert every == max(1, round(agent.env.render_fps / FRAMES_PER_SECOND))
+    film = film_of(agent.env.render_fps)
+    assert (steps // every + 1, every) == (film.frames, film.every)
+
+
+@pytest.mark.parametrize("render_fps", [0.5, 1, 10, 25, 26, 30, 37, 50, 60, 1000])
+def test_no_film_is_too_long_or_too_fast(render_fps):
+    film = film_of(render_fps)
+    assert film.fps <= MOST_PER_SECOND
+    assert film.fps * film.every == pytest.approx(render_fps)
+    assert film.frames / film.fps + PAUSE_SECONDS <= MOST_SECONDS
+    assert (film.frames + 1) / film.fps + PAUSE_SECONDS > MOST_SECONDS
+
+
+@pytest.mark.parametrize("render_fps", [None, 0, -3, float("nan"), float("inf"), "30"])
+def test_what_is_no_speed_is_shown_at_the_usual_one(render_fps):
+    assert film_of(render_fps) == film_of(30)

@@ -2,10 +2,13 @@
 
 import time
 
+import numpy as np
 import pytest
 
 import hotloop
+from hotloop.clock import Clock
 from hotloop.pipelines.device_session import DeviceSession
+from hotloop.pipelines.session import Reading
 from hotloop.runs import metrics
 
 SPEC = {
@@ -43,17 +46,61 @@ def test_what_writing_metrics_takes_is_in_the_speed(tmp_path, monkeypatch):
     assert max(rates) <= 100 / seconds, "a line's rate has the writing of the line before in it"
 
 
-def test_evaluations_are_not_in_the_speed(tmp_path, monkeypatch):
+def test_how_long_evaluations_take_is_said(tmp_path, monkeypatch):
     evaluate = DeviceSession.evaluate
 
     def slowly(self, *args):
-        time.sleep(1.5)
+        time.sleep(0.2)
         return evaluate(self, *args)
 
     monkeypatch.setattr(DeviceSession, "evaluate", slowly)
-    run = train(tmp_path)
-    assert run.seconds_evaluating >= 3.0
-    assert run.env_steps_per_s > run.env_steps / run.seconds_evaluating
+    assert train(tmp_path).seconds_evaluating >= 0.4
+
+
+def reading(steps, updates):
+    numbers = (np.array([number]) for number in (steps, 0, 0, updates, 0, 0))
+    return Reading(*numbers, totals=None)
+
+
+def test_a_clock_counts_the_loop_from_the_first_update_on_and_no_evaluation(monkeypatch):
+    """Seconds: 1 s before learning, then 2 s a chunk, of which 0.5 s are written, and 10 s of evaluation."""
+    now, evaluating = 100.0, 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    clock = Clock(lambda: evaluating, reading(0, 0))
+    now += 1.0
+    clock.note(reading(1000, 0))
+    assert clock.lap(reading(1000, 0)) == (1000.0, 0.0)
+    now += 1.5
+    clock.note(reading(2000, 100))  # the first updates: the steady rate begins here
+    now += 0.5
+    for steps in (3000, 4000):
+        now += 1.5
+        clock.note(reading(steps, steps // 10))
+        assert clock.recent == pytest.approx((500.0, 50.0 if steps > 3000 else 100.0), rel=0.01)
+        now += 0.5
+        if steps == 3000:
+            now, evaluating = now + 10.0, evaluating + 10.0
+    assert clock.lap(reading(4000, 400)) == pytest.approx((3000 / 6.0, 400 / 6.0))
+    assert clock.steady(reading(4000, 400)) == pytest.approx((2000 / 4.5, 300 / 4.5))
+
+
+def test_a_run_that_never_learned_has_the_speed_of_all_of_it(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    clock = Clock(lambda: 0.0, reading(0, 0))
+    assert clock.steady(reading(0, 0)) == (0.0, 0.0)
+    now = 4.0
+    clock.note(reading(100, 0))
+    assert clock.steady(reading(100, 0)) == (25.0, 0.0)
+
+
+def test_a_resumed_run_that_has_learned_before_counts_from_its_beginning(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    clock = Clock(lambda: 0.0, reading(5000, 100))
+    now = 2.0
+    clock.note(reading(6000, 300))
+    assert clock.steady(reading(6000, 300)) == (500.0, 100.0)
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -87,6 +87,39 @@ def test_a_run_of_ones_own_needs_no_word(beside, command):
     assert (beside.parent / "executed").exists()
 
 
+def test_ones_own_module_is_looked_for_where_the_run_was_made_and_not_where_it_lies_now(
+    own_run, beside, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in (str(tmp_path), "")])
+    monkeypatch.chdir(tmp_path)
+    mark = own_run.parent / "executed"
+    mark.unlink(missing_ok=True)
+    package.load(beside)
+    assert mark.exists()
+    assert not (tmp_path / "executed").exists(), "a module that lies beside a run someone sent back"
+    _change_facts(beside, made_in=str(tmp_path))
+    with pytest.raises(SpecError, match="'evil'"):  # where it was made is part of the signature
+        package.load(beside)
+
+
+def test_options_that_a_stranger_chose_do_not_reach_an_env_of_the_users(beside):
+    _change_facts(beside, signature=None)
+    _change_spec(beside, env={"id": "CartPole-v1", "options": {"level": "theirs.pkl"}})
+    with pytest.raises(SpecError, match=r"options for another env than evil:Foo-v0.*not signed.*trust=True"):
+        package.load(beside, **{"env.id": "evil:Foo-v0"})
+    assert not (beside.parent / "executed").exists()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "curve.png", "checkpoints/link"])
+def test_a_run_is_not_continued_through_links_out_of_its_folder(beside, tmp_path, name):
+    (tmp_path / "precious").write_text("mine")
+    (beside / name).unlink(missing_ok=True)
+    (beside / name).symlink_to(tmp_path / "precious")
+    with pytest.raises(SpecError, match="is a link"):
+        package.resume(beside, steps=250)
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
 def test_python_refuses_an_unsigned_run_too_and_imports_nothing(beside):
     _change_facts(beside, signature=None)
     for work in (package.load, package.resume):
@@ -145,7 +178,7 @@ def test_a_run_signed_by_someone_else_is_a_strangers(beside, tmp_path, monkeypat
     with pytest.raises(SpecError, match="cannot be checked"):
         package.load(beside)
     assert not (tmp_path / "another").exists(), "looking at a run makes no key"
-    signing.sign(2, b"")
+    signing.sign(2, "/here", b"")
     with pytest.raises(SpecError, match="not yours"):
         package.load(beside)
     assert not (beside.parent / "executed").exists()

@@ -22,21 +22,22 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_a_signature_belongs_to_one_spec_and_one_format(folder):
-    given = signing.sign(2, b"name: a")
-    assert signing.is_signed(given, 2, b"name: a")
-    assert not signing.is_signed(given, 2, b"name: b")
-    assert not signing.is_signed(given, 3, b"name: a")
-    assert not signing.is_signed(None, 2, b"name: a")
+    given = signing.sign(2, "/here", b"name: a")
+    assert signing.is_signed(given, 2, "/here", b"name: a")
+    assert not signing.is_signed(given, 2, "/here", b"name: b")
+    assert not signing.is_signed(given, 3, "/here", b"name: a")
+    assert not signing.is_signed(given, 2, "/there", b"name: a")
+    assert not signing.is_signed(None, 2, "/here", b"name: a")
 
 
 def test_the_key_is_random_and_for_its_user_alone(folder):
-    signing.sign(2, b"")
+    signing.sign(2, "/here", b"")
     [file] = folder.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     first = file.read_bytes()
     assert len(first) == 32
     file.unlink()
-    signing.sign(2, b"")
+    signing.sign(2, "/here", b"")
     assert file.read_bytes() != first
 
 
@@ -47,10 +48,9 @@ def test_it_lies_in_the_users_config_folder(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert signing.key_file() == tmp_path / ".config" / "hotloop" / "key"
-    for name in ("HOTLOOP_KEY_FOLDER", "XDG_CONFIG_HOME"):
-        for here in ("", ".", "downloads"):
-            monkeypatch.setenv(name, here)
-            assert signing.key_file() == tmp_path / ".config" / "hotloop" / "key", "never in the current folder"
+    for here in ("", ".", "downloads"):
+        monkeypatch.setenv("XDG_CONFIG_HOME", here)
+        assert signing.key_file() == tmp_path / ".config" / "hotloop" / "key", "never in the current folder"
 
 
 def test_many_at_once_agree_on_one_key(folder):
@@ -59,7 +59,7 @@ def test_many_at_once_agree_on_one_key(folder):
 
     def work():
         together.wait()
-        given.append(signing.sign(2, b"x"))
+        given.append(signing.sign(2, "/here", b"x"))
 
     threads = [threading.Thread(target=work) for _ in range(count)]
     for thread in threads:
@@ -80,9 +80,9 @@ def test_a_key_made_by_another_process_in_the_meantime_is_kept(folder, monkeypat
         genuine(source, target)
 
     monkeypatch.setattr(os, "link", beaten)
-    given = signing.sign(2, b"x")
+    given = signing.sign(2, "/here", b"x")
     assert (folder / "key").read_bytes() == b"k" * 32
-    assert signing.is_signed(given, 2, b"x")
+    assert signing.is_signed(given, 2, "/here", b"x")
 
 
 def _damage(folder, what):
@@ -101,9 +101,9 @@ def test_a_key_that_cannot_be_trusted_is_not_used(folder, what):
     _damage(folder, what)
     before = {file.name for file in folder.iterdir()}
     with pytest.raises(signing.NoKey, match=str(folder)):
-        signing.sign(2, b"")
+        signing.sign(2, "/here", b"")
     with pytest.raises(signing.NoKey, match=str(folder)):
-        signing.is_signed("0" * 64, 2, b"")
+        signing.is_signed("0" * 64, 2, "/here", b"")
     assert {file.name for file in folder.iterdir()} == before
 
 
@@ -121,7 +121,7 @@ def test_a_run_without_a_key_is_made_all_the_same_and_says_so(tmp_path, monkeypa
 def test_a_run_with_a_key_is_signed(finished):
     facts = json.loads((finished / "run.json").read_text())
     assert facts["format"] == FORMAT == 2
-    assert signing.is_signed(facts["signature"], FORMAT, (finished / "spec.yaml").read_bytes())
+    assert signing.is_signed(facts["signature"], FORMAT, facts["made_in"], (finished / "spec.yaml").read_bytes())
 
 
 def test_a_run_stays_its_makers_when_its_spec_is_rewritten(tmp_path):
@@ -144,8 +144,9 @@ def test_a_rewriting_that_is_interrupted_leaves_a_run_that_is_known(tmp_path, mo
         write(self, path, text)
 
     monkeypatch.setattr(RunFolder, "_write", only_the_first_file)
-    with pytest.raises(OSError, match="no space"):
-        folder.rewrite_spec(load_spec(spec, {"stop.steps": 999_999}))
+    for steps in (999_999, 888_888):
+        with pytest.raises(OSError, match="no space"):
+            folder.rewrite_spec(load_spec(spec, {"stop.steps": steps}))
     again = RunFolder.open(folder.path)
     assert (again.read_spec().stop.steps, again.doubt()) == (spec.stop.steps, None)
 
@@ -157,3 +158,17 @@ def test_rewriting_a_run_from_elsewhere_does_not_sign_it(tmp_path):
     folder.facts_file.write_text(json.dumps({**facts, "signature": "00" * 32}))
     RunFolder.open(folder.path).rewrite_spec(load_spec(spec, {"stop.steps": 999_999}))
     assert RunFolder.open(folder.path).doubt() is not None
+
+
+def test_a_key_folder_that_depends_on_the_current_one_is_refused(monkeypatch):
+    monkeypatch.setenv("HOTLOOP_KEY_FOLDER", "here")
+    with pytest.raises(signing.NoKey, match="'here', expected an absolute path"):
+        signing.sign(2, "/here", b"")
+
+
+def test_a_key_is_made_where_files_cannot_be_linked(folder, monkeypatch):
+    def link(*_):
+        raise OSError("no links here")
+
+    monkeypatch.setattr(os, "link", link)
+    assert signing.is_signed(signing.sign(2, "/here", b""), 2, "/here", b"")

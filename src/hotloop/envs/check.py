@@ -69,6 +69,7 @@ def check_env(env_id: str, options: dict[str, Any], observe: tuple[str, ...] = (
         except SpecError as error:
             findings.append(Finding("wrong", str(error)))
     if any(finding.level == "wrong" for finding in findings):
+        env.close()
         return Report(findings, None, None)
     try:
         findings += _watch(env)

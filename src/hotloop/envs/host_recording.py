@@ -14,6 +14,7 @@ import numpy as np
 from hotloop.envs.host import open_envs
 from hotloop.envs.host_spaces import HostSpaces, observations
 from hotloop.envs.serial import MASK
+from hotloop.film import film_of
 from hotloop.spec import Spec
 
 if TYPE_CHECKING:
@@ -40,27 +41,23 @@ def record(
     spaces: HostSpaces,
     greedy: Callable[[Any, Any], Any],
     seed: int,
-    most_per_second: float,
-    most_seconds: float,
 ) -> "tuple[list[Image], float]":
     """Play one episode by `greedy(obs, legal)`, or its first seconds; returns frames and how many make a second."""
     env = _drawing_env(spec, spaces)
     if env is None:
-        played, fps = _observed_frames(spec, greedy, seed), FRAMES_PER_SECOND
+        played, film = _observed_frames(spec, greedy, seed), film_of(FRAMES_PER_SECOND)
     else:
-        played, fps = _drawn_frames(env, spec, spaces, greedy, seed), float(env.metadata.get("render_fps", 30))
-    every = max(1, round(fps / most_per_second))
-    most_frames = max(1, round(most_seconds * fps / every))
+        played, film = _drawn_frames(env, spec, spaces, greedy, seed), film_of(env.metadata.get("render_fps"))
     frames, last = [], None
     with closing(played):
         for t, last in enumerate(played):
-            if t % every == 0:
+            if t % film.every == 0:
                 frames.append(last)
-            if len(frames) == most_frames:
+            if len(frames) == film.frames:
                 break
     if last is not None and last is not frames[-1]:
         frames.append(last)
-    return frames, fps / every
+    return frames, film.fps
 
 
 def _drawing_env(spec: Spec, spaces: HostSpaces) -> Any:

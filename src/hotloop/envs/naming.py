@@ -37,19 +37,24 @@ def import_registering(env_id: str) -> str:
 
 
 def look_in_current_folder(env_id: str) -> None:
-    """Have the module of an id, if it is nowhere else, be found in the current folder: only for ids the user chose.
+    """Have the module of an id that the user has just given be found in the current folder, too."""
+    with contextlib.suppress(OSError):  # a folder that was removed
+        look_for_module_in(os.getcwd(), env_id)
 
-    The folder goes to the end of the path, where it hides nothing; processes that are started inherit the path.
+
+def look_for_module_in(folder: str, env_id: str) -> None:
+    """Have the module of an id that the user chose, if it is nowhere else, be found in a folder of theirs.
+
+    It goes to the end of the path, where it hides nothing; processes that are started inherit the path.
     """
     if registry.is_device_env(env_id):
         return
     package = split_id(env_id)[0].partition(".")[0]
     if not package or package in sys.modules:
         return
-    with contextlib.suppress(OSError, ValueError):  # a current folder that was removed; no name of a module
-        here = os.getcwd()
-        if find_spec(package) is None and PathFinder.find_spec(package, [here]) is not None:
-            sys.path.append(here)
+    with contextlib.suppress(OSError, ValueError):  # a folder that was removed; no name of a module
+        if folder and find_spec(package) is None and PathFinder.find_spec(package, [folder]) is not None:
+            sys.path.append(folder)
 
 
 def from_outside(spec: Spec) -> str | None:

@@ -25,7 +25,7 @@ from hotloop.runs.state import from_arrays, to_arrays
 from hotloop.spans import Spans
 from hotloop.spec import EpsilonGreedy, Spec
 
-STAGES = ("select", "step", "insert", "sample", "transfer", "update", "evaluate", "log")
+STAGES = ("select", "step", "insert", "sample", "redraw", "transfer", "update", "evaluate", "log")
 TRANSFER_APART = 1 << 20
 """Bytes of a block's batches from which their way to the device is a stage of its own."""
 COUNTERS = ("env_steps", "episodes", "learned_from", "blocks", "start_at", "updated_at", "failed_before")
@@ -249,16 +249,16 @@ class HostSession:
         self._drawing = self.random
         if self.portions > 1:  # later draws may be made while the envs step: they have random numbers of their own
             self._drawing = np.random.Generator(np.random.PCG64(self.random.integers(1 << 63)))
-        return self._draw()
-
-    def _draw(self) -> Batches:
-        beta = 1.0
         with self.spans["sample"]:
-            self._learning_key = _key(self._drawing) if self.engine.is_random else None
-            if self._beta:
-                beta = schedules.value_at(self.learns_at[1], xp=schedules.Scalars, **self._beta)
-            shape = (self.spec.updates_per_draw, self.spec.replay.batch_size)
-            return self.replay.sample(self._drawing, shape, beta)
+            return self._draw(0)
+
+    def _draw(self, portion: int) -> Batches:
+        beta, updates = 1.0, self.spec.updates_per_draw
+        self._learning_key = _key(self._drawing) if self.engine.is_random else None
+        if self._beta:
+            beta = schedules.value_at(self.learns_at[1], xp=schedules.Scalars, **self._beta)
+        shape = (updates, self.spec.replay.batch_size)
+        return self.replay.sample(self._drawing, shape, beta, drawn_before=portion * updates)
 
     def learn(self, batches: Batches) -> Learned:
         """A block's gradient steps, done when it returns: on these batches, then on those that priorities choose next.
@@ -267,9 +267,9 @@ class HostSession:
         """
         learner, sums, td_KB = self._learn_portion(self.learner, batches, is_last=self.portions == 1)
         for number in range(1, self.portions):
-            with self.spans["sample"]:
+            with self.spans["redraw"]:
                 self.replay.learned(batches, np.asarray(td_KB))
-            batches = self._draw()
+                batches = self._draw(number)
             learner, more, td_KB = self._learn_portion(learner, batches, is_last=number == self.portions - 1)
             sums = sums + more
         return Learned(learner, sums, td_KB, batches)

@@ -19,12 +19,14 @@ ADVICE = {
     "select": "acting is what holds this run back: more envs share one call",
     "insert": "storing is what holds this run back: more envs share one call",
     "sample": "drawing batches is what holds this run back: uniform sampling, or smaller batches",
+    "redraw": "drawing by priorities within a block is what holds this run back: raise "
+    "replay.sampling.updates_per_draw",
     "transfer": "the way to the device is what holds this run back: smaller batches, uint8 observations",
     "evaluate": "evaluations are what hold this run back: raise evaluation.every, or lower evaluation.episodes or "
     "evaluation.max_share",
     "log": "saving and logging are what hold this run back: raise log.checkpoint_every or log.every",
 }
-LEARNER = ("transfer", "update")
+LEARNER = ("redraw", "transfer", "update")
 
 
 def profile_host_run(

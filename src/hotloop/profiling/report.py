@@ -112,7 +112,7 @@ def what_changed(course: list[dict[str, Any]]) -> list[str]:
     """Tell 'slower because the agent lives longer' from 'slower per step'."""
     known = [part for part in course if part["steps_per_episode"]]
     if len(known) < 2:
-        return ["too few lines of metrics to see how speed moved: lower log.every, or train longer"]
+        return ["too few lines of metrics to see how speed moved: train longer, or set log.exact=true"]
     first, last = known[0], known[-1]
     step = last["us_per_step"] / first["us_per_step"]
     length = last["steps_per_episode"] / first["steps_per_episode"]

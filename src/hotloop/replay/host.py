@@ -141,11 +141,16 @@ class HostReplay:
             if lost < count:
                 return
 
-    def sample(self, random: np.random.Generator, shape: tuple[int, int], beta: float = 1.0) -> Batches:
-        """Draw K batches of B transitions; `beta` is the exponent of the importance weights."""
+    def sample(
+        self, random: np.random.Generator, shape: tuple[int, int], beta: float = 1.0, drawn_before: int = 0
+    ) -> Batches:
+        """Draw K batches of B transitions; `beta` is the exponent of the importance weights.
+
+        `drawn_before` counts the batches that the block has had already.
+        """
         numbers = self._draw_by_priority(random, shape) if self.sampling else self.ring.draw(random, shape)
         if self.spec.newest_in_batch:
-            numbers[:, 0] = self.ring.inserted - 1 - np.arange(shape[0]) % self.ring.size
+            numbers[:, 0] = self.ring.inserted - 1 - (drawn_before + np.arange(shape[0])) % self.ring.size
         rows = self.ring.take(numbers)
         items = rows._replace(s_tm1=self.store.take(rows.s_tm1), s_t=self.store.take(rows.s_t))
         return Batches(items, numbers, self._weights(numbers, beta) if self.sampling else None)

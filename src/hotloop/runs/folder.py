@@ -89,13 +89,13 @@ class RunFolder:
             except FileExistsError:
                 number += 1
                 self._place(base.with_name(f"{base.name}-{number}"))
-        text, signature, unsigned = to_yaml(spec).encode(), None, None
+        text, signature, unsigned, made_in = to_yaml(spec).encode(), None, None, _here()
         try:
-            signature = signing.sign(FORMAT, text)
+            signature = signing.sign(FORMAT, made_in, text)
         except signing.NoKey as error:
             unsigned = str(error)
         self._write(self.spec_file, text)
-        self._write_facts({"format": FORMAT, "signature": signature, **_circumstances(), **facts})
+        self._write_facts({"format": FORMAT, "signature": signature, "made_in": made_in, **_circumstances(), **facts})
         return unsigned
 
     def rewrite_spec(self, spec: Spec) -> None:
@@ -103,8 +103,8 @@ class RunFolder:
         text, facts = to_yaml(spec).encode(), self.read_facts()
         if self.doubt() is None:
             with contextlib.suppress(signing.NoKey):
-                signature = signing.sign(facts["format"], text)
-                self._write_facts({**facts, "signature": signature, "signature_before": facts["signature"]})
+                signature, before = (signing.sign(FORMAT, self.made_in, each) for each in (text, self._spec_bytes))
+                self._write_facts({**facts, "signature": signature, "signature_before": before})
         self._write(self.spec_file, text)
         self.__dict__.pop("_spec_bytes", None)
 
@@ -115,7 +115,7 @@ class RunFolder:
         """Write a file, all of it or nothing."""
         temporary = path.with_suffix(f".writing-{os.getpid()}")
         try:
-            with temporary.open("wb") as file:
+            with temporary.open("xb") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -138,15 +138,24 @@ class RunFolder:
         if signatures == [None, None]:
             return "it is not signed"
         try:
-            is_signed = any(signing.is_signed(one, facts["format"], self._spec_bytes) for one in signatures)
+            is_signed = any(
+                signing.is_signed(one, facts["format"], self.made_in, self._spec_bytes) for one in signatures
+            )
         except signing.NoKey as error:
             return f"its signature cannot be checked: {error}"
         except OSError as error:
             raise SpecError(f"{self.spec_file} cannot be read: {error}") from None
         return None if is_signed else "its signature is not yours, or its spec.yaml was changed"
 
+    @property
+    def made_in(self) -> str:
+        """The folder in which the run was made: part of its signature."""
+        return str(self.read_facts().get("made_in", ""))
+
     def require_resumable(self) -> None:
-        """Refuse to continue a run of an older format: its checkpoints hold another state."""
+        """Refuse to write into what is not this folder, and to go on with a state of an older format."""
+        if link := next((entry for entry in self.path.rglob("*") if entry.is_symlink()), None):
+            raise SpecError(f"{link} is a link, and a run is continued in its own folder only; put a copy there")
         found = self.read_facts()["format"]
         if found < FORMAT:
             raise SpecError(
@@ -161,6 +170,8 @@ class RunFolder:
 
     def read_facts(self) -> dict[str, Any]:
         """What `create` wrote."""
+        if not self.facts_file.is_file():
+            raise SpecError(f"{self.path} is not a run: it has no {self.facts_file.name}")
         try:
             facts = json.loads(self.facts_file.read_text())
         except (OSError, ValueError, RecursionError) as error:
@@ -198,6 +209,13 @@ class RunFolder:
             return checkpoint.load(folder)
         except checkpoint.CheckpointError as error:
             raise SpecError(str(error)) from None
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return ""
 
 
 def _circumstances() -> dict[str, Any]:

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotloop.film import PAUSE_SECONDS
 from hotloop.runs import metrics
 from hotloop.spec import Spec
 
@@ -59,13 +60,13 @@ def draw_curve(folder: Path, spec: Spec) -> Path:
 
 
 def write_gif(frames: "list[Image]", path: Path, fps: float) -> Path:
-    """Write an endless GIF with one palette for all frames, so that colours do not flicker."""
+    """Write an endless GIF with one palette for all frames, so that colours do not flicker; the last one stands."""
     from PIL.Image import Dither
 
     path.parent.mkdir(parents=True, exist_ok=True)
     palette = frames[len(frames) // 2].quantize(128)
     small = [frame.quantize(palette=palette, dither=Dither.NONE) for frame in frames]
-    pause = math.ceil(fps)  # hold the last frame for a second
+    pause = math.floor(PAUSE_SECONDS * fps)
     small[0].save(
         path,
         format="GIF",

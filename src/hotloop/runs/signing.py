@@ -4,7 +4,6 @@ The key is a random secret in the user's own config folder, made with the first 
 neither sign a run nor change the spec of a signed one unnoticed.
 """
 
-import contextlib
 import hmac
 import os
 import secrets
@@ -19,37 +18,43 @@ class NoKey(Exception):
     """There is no key to sign or to check with; the message says why."""
 
 
-def sign(run_format: int, spec: bytes) -> str:
-    """The signature of a run with this format and these bytes of spec.yaml; makes the key if there is none yet."""
+def sign(run_format: int, made_in: str, spec: bytes) -> str:
+    """The signature of a run with this format and these bytes of spec.yaml; makes the key if there is none yet.
+
+    `made_in` is the folder where a module of the user's own that the spec names is looked for again.
+    """
     try:
         path = key_file()
         if not path.exists():
             _make(path)
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
         raise NoKey(f"the key cannot be written: {error}") from None
-    return _digest(_read(path), run_format, spec)
+    return _digest(_read(path), run_format, made_in, spec)
 
 
-def is_signed(signature: Any, run_format: int, spec: bytes) -> bool:
+def is_signed(signature: Any, run_format: int, made_in: str, spec: bytes) -> bool:
     """Whether `signature`, whatever a file holds in its place, is the one that `sign` gives; makes no key."""
     try:
         path = key_file()
     except RuntimeError as error:
         raise NoKey(str(error)) from None
-    expected = _digest(_read(path), run_format, spec)
+    expected = _digest(_read(path), run_format, made_in, spec)
     return isinstance(signature, str) and signature.isascii() and hmac.compare_digest(signature, expected)
 
 
 def key_file() -> Path:
     """Where the key is kept; never a place that depends on the current folder, which may be someone else's."""
-    if (chosen := Path(os.environ.get("HOTLOOP_KEY_FOLDER", ""))).is_absolute():
+    if "HOTLOOP_KEY_FOLDER" in os.environ:
+        if not (chosen := Path(os.environ["HOTLOOP_KEY_FOLDER"])).is_absolute():
+            raise RuntimeError(f"HOTLOOP_KEY_FOLDER is {str(chosen)!r}, expected an absolute path")
         return chosen / "key"
     config = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     return (config if config.is_absolute() else Path.home() / ".config") / "hotloop" / "key"
 
 
-def _digest(key: bytes, run_format: int, spec: bytes) -> str:
-    return hmac.digest(key, b"hotloop run %d\0" % run_format + spec, "sha256").hex()
+def _digest(key: bytes, run_format: int, made_in: str, spec: bytes) -> str:
+    signed = b"hotloop run %d\0%s\0%s" % (run_format, made_in.encode("utf-8", "surrogateescape"), spec)
+    return hmac.digest(key, signed, "sha256").hex()
 
 
 def _make(path: Path) -> None:
@@ -62,10 +67,15 @@ def _make(path: Path) -> None:
             file.write(secrets.token_bytes(KEY_BYTES))
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
+        try:
             os.link(temporary, path)  # unlike a rename it replaces nothing
+        except FileExistsError:
+            pass
+        except OSError:  # a file system without links
+            if not path.exists():
+                os.replace(temporary, path)
     finally:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> bytes:

@@ -34,10 +34,13 @@ def from_arrays(template: Any, arrays: Mapping[str, np.ndarray], put: Callable[[
 
 
 def digests(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """One digest per part of the state (learner, actor, ring, …) and one of `all`."""
+    """One digest per part of the state (learner, actor, ring, …) and one of `all` that training depends on.
+
+    The sums since the last line of metrics are not: when a line is written depends on the clock.
+    """
     parts = sorted({name.split("/")[0] for name in arrays})
     each = {part: digest({n: a for n, a in arrays.items() if n.split("/")[0] == part}) for part in parts}
-    return {**each, "all": digest(arrays)}
+    return {**each, "all": digest({n: a for n, a in arrays.items() if n.split("/")[0] != "totals"})}
 
 
 def _name(path: Any) -> str:

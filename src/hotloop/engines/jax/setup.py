@@ -40,10 +40,11 @@ def largest_product(spec: Spec) -> int:
     if spec.on_policy is not None:
         batch = block.env_steps // spec.on_policy.minibatches
     if spec.replay.sequence is not None:
-        batch *= spec.replay.sequence.length
+        batch *= spec.replay.sequence.burn_in + spec.replay.sequence.length
     torso = spec.network.torso.hidden
     within = [batch * wide * narrow for wide, narrow in pairwise(torso)]
-    rows = batch * max(head.taus, head.target_taus) if isinstance(head, IqnHead) else batch
+    fractions = max(head.taus, head.target_taus, head.choice_taus or 0) if isinstance(head, IqnHead) else 1
+    rows = batch * fractions
     within += [rows * wide * narrow for wide, narrow in pairwise((*torso[-1:], *head.hidden))]
     return max(within, default=0)
 

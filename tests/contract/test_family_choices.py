@@ -209,14 +209,8 @@ def test_a_preset_learns_and_resumes_to_the_bit(preset: str) -> None:
 
 
 @pytest.mark.as_users_compile
-@pytest.mark.parametrize(
-    ("preset", "pipeline"),
-    [
-        ("rainbow", "sync"),
-        pytest.param("iqn", "concurrent", marks=pytest.mark.heavy),
-        pytest.param("munchausen", "sync", marks=pytest.mark.heavy),
-    ],
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize(("preset", "pipeline"), [("rainbow", "sync"), ("iqn", "concurrent"), ("munchausen", "sync")])
 def test_a_preset_trains_on_a_gymnasium_env(preset: str, pipeline: str) -> None:
     """Twice the same bits, and updates that were taken."""
     overrides = {**SMALL, "env.id": "CartPole-v1", "pipeline": pipeline}

@@ -14,6 +14,8 @@ from hotloop.bench.document_env import DocumentSnakes
 from hotloop.bench.document_flood import Boards, Cached, by_bfs, by_growth
 from hotloop.envs.snake import Snake
 
+pytestmark = pytest.mark.less_optimised
+
 NUM_ENVS, STEPS = 24, 75
 SMALL: dict[str, Any] = {"num_envs": 64, "gradient_steps": 2}
 COMPARED_STEPS = 1_536

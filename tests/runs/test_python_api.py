@@ -10,6 +10,8 @@ from safetensors.numpy import load_file
 import hotloop
 from hotloop.spec_reading import SpecError
 
+pytestmark = pytest.mark.less_optimised
+
 OBS = np.linspace(-0.2, 0.2, 4 * 32, dtype=np.float32).reshape(32, 4)
 
 

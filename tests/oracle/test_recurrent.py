@@ -411,7 +411,8 @@ class Program(NamedTuple):
 
 
 @cache
-def program(kind: str, updates_per_step: float, start: int) -> Program:
+def program(kind: str, updates_per_step: float, start: int, compiled: str = "less optimised") -> Program:
+    """Kept apart by how it was `compiled`, which is the marker's choice."""
     sections: Any = {"network": {"core": {"kind": kind}}, "replay": {"start": start, "capacity": 47}}
     spec = small_spec(**sections, target={"rule": "double", "every": 10}, env={"num_envs": 2})
     spec = spec.model_copy(update={"updates_per_step": updates_per_step})
@@ -490,10 +491,10 @@ def test_blocks_steps_updates_and_target_copies_are_counted() -> None:
 
 @pytest.mark.as_users_compile
 def test_a_run_resumed_from_its_arrays_ends_in_the_same_bits() -> None:
-    _, pipeline, advance = program("gru", 1.0, 20)
+    _, pipeline, advance = program("gru", 1.0, 20, "as users compile")
     whole, half, rest = sessions = [pipeline.session([7]) for _ in range(3)]
     for session in sessions:
-        session._init, session._advance = jax.jit(pipeline.init), advance  # compiled once, for other tests too
+        session._init, session._advance = jax.jit(pipeline.init), advance  # compiled once
     whole.begin()
     whole.advance(30)
     half.begin()
@@ -507,7 +508,7 @@ def test_a_run_resumed_from_its_arrays_ends_in_the_same_bits() -> None:
 @pytest.mark.heavy
 @pytest.mark.as_users_compile
 def test_a_seed_among_several_is_the_run_it_would_be_alone() -> None:
-    _, pipeline, advance = program("gru", 1.0, 20)
+    _, pipeline, advance = program("gru", 1.0, 20, "as users compile")
     both = pipeline.session([3, 4])
     both.compile()
     both.begin()

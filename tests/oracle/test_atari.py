@@ -88,12 +88,12 @@ def test_a_wrong_game_is_one_line():
 
 
 def test_a_missing_package_names_the_extra(monkeypatch):
-    import hotloop.envs.host as host
+    import hotloop.envs.naming as naming
 
     def absent(name):
         raise ModuleNotFoundError("no ale_py", name="ale_py")
 
-    monkeypatch.setattr(host, "import_module", absent)
+    monkeypatch.setattr(naming, "import_module", absent)
     with pytest.raises(SpecError, match=r"pip install 'hotloop\[atari\]'"):
         make_vector_env("ALE/Pong-v5", 1, {})
     assert "ALE/Pong-v5" in gym.registry

@@ -25,7 +25,7 @@ EXPOSED = {
     "replay": {"capacity": 4, "start": 4, "batch_size": 4},
     "evaluation": {"every": 0},
     "stop": {"steps": 400},
-    "log": {"every": 40, "checkpoint_every": 400},
+    "log": {"every": 40, "exact": True, "checkpoint_every": 400},
 }
 
 

@@ -29,7 +29,7 @@ TINY: dict[str, Any] = {
     "replay": {"capacity": 512, "start": 64, "batch_size": 16},
     "evaluation": {"every": 400, "episodes": 4, "max_steps": 50},
     "stop": {"steps": 1000},
-    "log": {"every": 200, "checkpoint_every": 400, "checkpoints": 2},
+    "log": {"every": 200, "exact": True, "checkpoint_every": 400, "checkpoints": 2},
 }
 OF_THIS_PROCESS = ("XLA_FLAGS", "PJRT_NPROC", "HOTLOOP_FAILPOINT")
 """Set by runs in the tests' own process. A command must choose its own: also, with other flags it compiles all anew."""

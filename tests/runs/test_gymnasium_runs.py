@@ -50,7 +50,7 @@ def test_a_gymnasium_env_is_trained_on_evaluated_recorded_and_resumed(hotloop, t
     assert [steps // 4 for steps in checkpoints(run)] == [200, 250]
     assert [row["env_steps"] // 4 for row in metrics(run, "eval")] == [100, 200, 250]
     stages = metrics(run, "train")[-1]["stage_seconds"]
-    assert list(stages) == ["select", "step", "insert", "sample", "transfer", "update", "evaluate", "log"]
+    assert list(stages) == ["select", "step", "insert", "sample", "redraw", "transfer", "update", "evaluate", "log"]
     assert stages["step"] > 0 < stages["update"]
     assert 0 < result["seconds_evaluating"] < result["seconds"]
     assert hotloop("eval", "run", "--episodes", "3", "--json").json["episodes"] == 3

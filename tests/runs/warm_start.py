@@ -95,6 +95,7 @@ if __name__ == "__main__":
     os.environ.clear()
     os.environ.update(command["env"])
     os.chdir(command["cwd"])
-    sys.path[:1] = [str(Path.cwd()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    here = [] if "PYTHONSAFEPATH" in os.environ else [str(Path.cwd())]
+    sys.path[:1] = [*here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv = [cli.__file__, *command["args"]]
     cli.main()

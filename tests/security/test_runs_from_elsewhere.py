@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 
+import ale_py  # noqa: F401  (it registers its envs here, not in a copy of the registry)
 import gymnasium
 import numpy as np
 import pytest

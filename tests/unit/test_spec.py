@@ -293,6 +293,12 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "use one of the two",
     ),
     ({"loss": {"kind": "mse"}, "network": {"head": {"kind": "iqn"}}}, "mse with head iqn", "use huber"),
+    (
+        {"target": {"rule": "vanilla"}, "network": {"head": {"kind": "iqn", "choice_taus": 32}}},
+        "choice_taus with target.rule vanilla",
+        "use rule target or double",
+    ),
+    ({"network": {"kind": "custom", "name": "Mine"}, "replay": {"sequence": {}}}, "of your own", ""),
     (ON_POLICY | {"replay": {"batch_size": 32}}, "without a replay", "leave replay out"),
     (ON_POLICY | {"target": {"rule": "double"}}, "without a target net", "leave target out"),
     (ON_POLICY | {"updates_per_step": 1.0}, "epochs x minibatches", "leave updates_per_step out"),

@@ -118,20 +118,21 @@ class HostSession:
         self.pipeline, self.spec, self.seed = pipeline, pipeline.spec, seed
         self.envs, self.engine, self.replay = pipeline.envs, pipeline.engine, pipeline.replay
         self.block = self.spec.block  # worked out once: it is asked for in every block
-        self.portions = self.block.updates // self.spec.updates_per_draw
+        self.updates_per_draw = self.spec.updates_per_draw  # likewise
+        self.portions = self.block.updates // self.updates_per_draw
         self.limiter = Limiter(self.block.env_steps)
         self.spans = Spans(*STAGES)
         self._exploration = self.spec.exploration_schedule.model_dump()
         self._explores_greedily = isinstance(self.spec.exploration, EpsilonGreedy)
         self._beta = self.spec.beta_schedule.model_dump() if self.spec.beta_schedule else None
-        size = self.spec.updates_per_draw * self.spec.replay.batch_size * self.replay.row_bytes
+        size = self.updates_per_draw * self.spec.replay.batch_size * self.replay.row_bytes
         # Small batches travel with the call: a transfer of their own takes longer than they do.
         self.transfers_apart = size >= TRANSFER_APART
         self._freeze, self.acts_with = choose_acting(self.spec, self.engine, self.envs.num_envs)
 
     def compile(self) -> None:
         """Compile acting and the update for the shapes they will see."""
-        shape = (self.spec.updates_per_draw, self.spec.replay.batch_size)
+        shape = (self.updates_per_draw, self.spec.replay.batch_size)
         shapes = self.envs.observations.shapes
         row = self.replay.row._replace(s_tm1=shapes, s_t=shapes)
         items = jax.tree.map(lambda leaf: np.zeros((*shape, *leaf.shape), leaf.dtype), row)
@@ -253,7 +254,7 @@ class HostSession:
             return self._draw(0)
 
     def _draw(self, portion: int) -> Batches:
-        beta, updates = 1.0, self.spec.updates_per_draw
+        beta, updates = 1.0, self.updates_per_draw
         self._learning_key = _key(self._drawing) if self.engine.is_random else None
         if self._beta:
             beta = schedules.value_at(self.learns_at[1], xp=schedules.Scalars, **self._beta)

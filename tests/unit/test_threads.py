@@ -2,7 +2,7 @@
 
 import pytest
 
-from hotloop.engines.jax.setup import choose_threads, is_image_network, largest_product
+from hotloop.engines.jax.setup import choose_threads, dense_products, is_image_network
 from hotloop.spec_reading import parse_spec
 
 WIDE = {"network": {"torso": {"hidden": [1024, 1024]}}}
@@ -26,10 +26,22 @@ def test_a_small_mlp_gets_one_thread_and_a_large_one_all_cores():
     assert choose_threads(parse_spec({**WIDE, "replay": {"batch_size": 512}, "seeds": 4})) == 1, "a core for each seed"
 
 
-def test_the_largest_product_counts_what_a_batch_really_is():
-    assert largest_product(parse_spec({**WIDE, "replay": {"batch_size": 512}})) == 512 * 1024 * 1024
-    fractions = {"torso": {"hidden": [64]}, "head": {"kind": "iqn", "taus": 8, "hidden": [32]}}
-    assert largest_product(parse_spec({"network": fractions, "replay": {"batch_size": 10}})) == 10 * 8 * 64 * 32
+@pytest.mark.parametrize(
+    ("width", "batch", "threads"),
+    [(256, 64, 1), (256, 128, 1), (256, 192, 4), (512, 256, 4), (1024, 64, 1), (1024, 256, 1), (1024, 512, 4)],
+)
+def test_threads_are_those_that_were_faster_when_measured(width, batch, threads):
+    sizes = {"network": {"torso": {"hidden": [width, width]}}, "replay": {"batch_size": batch}}
+    assert choose_threads(parse_spec(sizes)) == threads
+
+
+def test_products_count_what_a_batch_really_is():
+    assert dense_products(parse_spec({**WIDE, "replay": {"batch_size": 512}})) == [(512, 1024, 1024)]
+    fractions = {"torso": {"hidden": [64]}, "head": {"kind": "iqn", "taus": 8, "choice_taus": 16, "hidden": [32]}}
+    assert dense_products(parse_spec({"network": fractions, "replay": {"batch_size": 10}})) == [(160, 64, 32)]
     on_policy = {**WIDE, "on_policy": {"steps": 8, "minibatches": 2}, "env": {"num_envs": 4}}
-    assert largest_product(parse_spec(on_policy)) == 16 * 1024 * 1024
-    assert largest_product(parse_spec({"network": {"torso": {"hidden": [4096]}}})) == 0, "its input is not known yet"
+    assert dense_products(parse_spec(on_policy)) == [(16, 1024, 1024)]
+    memory = {**WIDE["network"], "core": {}}
+    sequences = {"batch_size": 2, "sequence": {"length": 6, "burn_in": 4}}
+    assert dense_products(parse_spec({"network": memory, "replay": sequences})) == [(20, 1024, 1024)]
+    assert dense_products(parse_spec({"network": {"torso": {"hidden": [4096]}}})) == [], "its input is not known yet"

@@ -16,14 +16,20 @@ _POOL = "PJRT_NPROC"
 """Threads of XLA's pool. The flags above are for Eigen; the library that does its products has only this one."""
 
 
-WORTH_A_POOL = 30_000_000
-"""Multiplications of an update's largest matrix product from which on several threads are faster than one."""
+WORTH_A_POOL = 12_000_000
+"""Multiplications of a matrix product from which on several threads are faster than one: measured on two cores, an
+update of 256-256 took 1.1 times as long with batch 128 (8 million), and 0.7 times with batch 192 (13 million)."""
+NARROWEST = 0.5
+"""Rows of a batch for each column of a layer below which XLA's threads are slower than one, however large the product:
+an update of 1024-1024 took 3.6, 2.3 and 1.2 times as long with batch 64, 128 and 256, and half as long with 512."""
 
 
 def choose_threads(spec: Spec) -> int:
     """One XLA thread for small networks (handing work to a pool costs more than the work), all for large ones."""
-    is_large = is_image_network(spec) or largest_product(spec) >= WORTH_A_POOL
-    return max(1, (os.cpu_count() or 1) // spec.seeds) if is_large else 1
+    products = dense_products(spec)
+    is_large = any(rows * wide * high >= WORTH_A_POOL for rows, wide, high in products)
+    is_large &= all(rows >= NARROWEST * max(wide, high) for rows, wide, high in products)
+    return max(1, (os.cpu_count() or 1) // spec.seeds) if is_large or is_image_network(spec) else 1
 
 
 def is_image_network(spec: Spec) -> bool:
@@ -31,22 +37,18 @@ def is_image_network(spec: Spec) -> bool:
     return isinstance(spec.network, Network) and isinstance(spec.network.torso, Cnn | Impala)
 
 
-def largest_product(spec: Spec) -> int:
-    """Multiplications of the largest product between two dense layers, for one batch; 0 for a network of the user's."""
+def dense_products(spec: Spec) -> list[tuple[int, int, int]]:
+    """Rows, inputs and outputs of the products between dense layers, for one batch; none of a network of the user's."""
     if not isinstance(spec.network, Network) or not isinstance(spec.network.torso, Mlp):
-        return 0
-    head, block = spec.network.head, spec.block
-    batch = spec.replay.batch_size
+        return []
+    head, torso, batch = spec.network.head, spec.network.torso.hidden, spec.replay.batch_size
     if spec.on_policy is not None:
-        batch = block.env_steps // spec.on_policy.minibatches
+        batch = spec.block.env_steps // spec.on_policy.minibatches
     if spec.replay.sequence is not None:
         batch *= spec.replay.sequence.burn_in + spec.replay.sequence.length
-    torso = spec.network.torso.hidden
-    within = [batch * wide * narrow for wide, narrow in pairwise(torso)]
     fractions = max(head.taus, head.target_taus, head.choice_taus or 0) if isinstance(head, IqnHead) else 1
-    rows = batch * fractions
-    within += [rows * wide * narrow for wide, narrow in pairwise((*torso[-1:], *head.hidden))]
-    return max(within, default=0)
+    products = [(batch, wide, high) for wide, high in pairwise(torso)]
+    return products + [(batch * fractions, wide, high) for wide, high in pairwise((*torso[-1:], *head.hidden))]
 
 
 def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A trained agent: predict, evaluate, record."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from hotloop.evaluate import Tell, episodes_program, play_on_host, record, to_ho
 from hotloop.film import film_of
 from hotloop.runs.pictures import write_gif
 from hotloop.spec_reading import SpecError
+
+EPISODES = 100
+"""Played by an evaluation that is not told how many."""
 
 
 class Agent:
@@ -67,10 +71,16 @@ class Agent:
         q_BA = np.asarray(self._q_values(self.params, obs_B))
         return q_BA[0] if is_single else q_BA
 
-    def evaluate(self, episodes: int = 100, seed: int = 0, tell: Tell | None = None) -> dict[str, float]:
-        """Play greedy episodes to their ends; returns their figures. On the host `tell(done, wanted)` hears of them."""
+    def evaluate(self, episodes: int | None = None, seed: int = 0, tell: Tell | None = None) -> dict[str, float]:
+        """Play greedy episodes to their ends; returns their figures. On the host `tell(done, wanted)` hears of them.
+
+        Without a number it is EPISODES, and on the host no more env steps than `evaluation.max_share` x `stop.steps`:
+        where the agent wanders about for ever, the rest is cut, and the figures say so.
+        """
+        most_steps = None if episodes is not None else math.ceil(self.spec.evaluation.max_share * self.spec.stop.steps)
+        episodes = episodes or EPISODES
         if isinstance(self.env, HostSpaces):
-            return play_on_host(self.spec, self._best, episodes, seed, tell=tell).summary()
+            return play_on_host(self.spec, self._best, episodes, seed, most_steps, tell).summary()
         masked, limit = self.spec.env.action_mask, self.spec.evaluation.max_steps
         run = jax.jit(episodes_program(self.env, self.engine, episodes, limit, masked))
         return to_host(run(self.params, jax.random.key(seed))).summary()

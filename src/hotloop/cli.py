@@ -116,7 +116,10 @@ def resume(
 @app.command("eval")
 def evaluate(
     run: RunArgument,
-    episodes: Annotated[int, typer.Option(min=1, help="Greedy episodes to play.")] = 100,
+    episodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Greedy episodes to play to their ends; by default 100, or as many as end soon."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the episodes.")] = 0,
     which: Annotated[
         str | None,
@@ -143,6 +146,8 @@ def evaluate(
         return
     for name, value in figures.items():
         typer.echo(f"{name:>14}  {value:.2f}" if isinstance(value, float) else f"{name:>14}  {value}")
+    if figures.get("cut"):
+        typer.echo(f"{figures['cut']} episode(s) did not end soon and were cut; --episodes N plays N to their ends")
 
 
 @app.command("list")

@@ -58,6 +58,16 @@ def test_a_cut_evaluation_is_named_and_neither_solves_a_run_nor_is_the_best(endl
     assert np.array_equal(agent.params, hotloop.load(endless, which="last").params)
 
 
+def test_an_evaluation_by_hand_ends_too_unless_it_is_told_how_many_episodes(endless):
+    agent = hotloop.load(endless, which="last", **{"evaluation.max_steps": 200})
+    figures = agent.evaluate()
+    # 2 x 500 env steps, up to a vector step of 16 envs.
+    assert (figures["cut"], figures["length_mean"]) == (100, -(-1000 // 16))
+    whole = agent.evaluate(3)
+    assert (whole["episodes"], whole["length_mean"]) == (3, 200)
+    assert "cut" not in whole
+
+
 def test_whole_evaluations_are_as_before(tmp_path):
     run = hotloop.train(SPEC, out=tmp_path / "run", **{"stop.return_at_least": 7})
     assert run.stopped.startswith("solved: mean return 7.0")

@@ -164,7 +164,7 @@ class Driver:
         except (NotFinite, EnvFailed, SpecError) as error:  # too late for the spec to be at fault alone
             now = self.session.read()
             self._log(now)
-            saved = "the run is saved" if self._checkpoint(now) else "the run could not be saved"
+            saved = f"the run is saved in {self.folder.path}" if self._checkpoint(now) else "the run could not be saved"
             self._try("metrics", self.metrics.close)
             kind = NotFinite if isinstance(error, NotFinite) else EnvFailed
             raise kind(f"{error} (env step {now.env_steps:,}); nothing of it was stored, and {saved}") from error

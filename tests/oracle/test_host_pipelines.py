@@ -87,7 +87,9 @@ def test_concurrent_learns_from_what_was_there_when_its_block_began():
     session = session_of(AutoresetMode.DISABLED, pipeline=concurrent)
     drawn = []
     sample = session.replay.sample
-    session.replay.sample = lambda *args: drawn.append((session.env_steps, sample(*args))) or drawn[-1][1]
+    session.replay.sample = lambda *args, **more: (
+        drawn.append((session.env_steps, sample(*args, **more))) or drawn[-1][1]
+    )
     acted_with = []
     act = session._act
     session._act = lambda obs: acted_with.append((session.blocks, session.q(np.ones((1, 3))))) or act(obs)

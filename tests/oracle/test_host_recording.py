@@ -91,7 +91,7 @@ def test_one_that_can_is_recorded_and_nothing_warns(env_id, vectorization):
         warnings.simplefilter("always")
         assert host_recording.can_record(spec, envs.spaces)
         spec = load_spec(spec, {"evaluation.max_steps": 3})
-        frames, _ = host_recording.record(spec, envs.spaces, lambda obs, legal: np.zeros(1, np.int64), 0, 1000.0, 20.0)
+        frames, _ = host_recording.record(spec, envs.spaces, lambda obs, legal: np.zeros(1, np.int64), 0)
     assert [str(warning.message) for warning in heard if issubclass(warning.category, UserWarning)] == []
     assert len(frames) > 1
     envs.close()

@@ -203,7 +203,8 @@ class HostEnvs:
             raise SpecError(f"env.info: '{key}' is not a number") from None
         values = np.where(source.get(f"_{key}", True), values, np.nan)  # Gymnasium fills what is missing with zeros
         if ended.any() and np.isnan(values[ended]).any():
-            known = sorted(name for name in source if not name.startswith("_"))
+            given = sorted(name for name in source if not name.startswith("_"))
+            known = getattr(self.env, "last_info_keys", given)
             raise SpecError(f"env.info: the env gave no '{key}' at the end of an episode; it gave {known}")
         return values
 

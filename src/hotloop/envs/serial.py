@@ -42,6 +42,7 @@ class SerialEnvs:
         self.single_action_space: gym.Space[Any] = self.envs[0].action_space
         self._seed, self.failures, self._in_a_row = 0, 0, np.zeros(num_envs, np.int64)
         self.last_failure = ""
+        self.last_info_keys: list[str] = []  # of the env that last ended an episode
         self._is_array = isinstance(self.single_observation_space, gym.spaces.Box)
         self._out: Any = create_empty_array(self.single_observation_space, num_envs)
         self._seen: list[Any] = [None] * num_envs
@@ -72,6 +73,8 @@ class SerialEnvs:
                 continue
             self._seen[i], reward[i], terminated[i], truncated[i], info = stepped
             self._in_a_row[i], self._masks[i] = 0, _mask(info)
+            if terminated[i] or truncated[i]:
+                self.last_info_keys = sorted(map(str, info))
             for key in self._info_keys:
                 if key in info:
                     infos[key][i] = info[key]

@@ -87,7 +87,12 @@ def test_concurrent_learns_from_what_was_there_when_its_block_began():
     session = session_of(AutoresetMode.DISABLED, pipeline=concurrent)
     drawn = []
     sample = session.replay.sample
-    session.replay.sample = lambda *args, **more: (
+
+    def watched(*args, **more):
+        drawn.append((session.env_steps, sample(*args, **more)))
+        return drawn[-1][1]
+
+    session.replay.sample = watched
         drawn.append((session.env_steps, sample(*args, **more))) or drawn[-1][1]
     )
     acted_with = []

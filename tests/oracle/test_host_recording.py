@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import warnings
+from importlib import import_module
 
 import gymnasium as gym
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from hotloop.envs import host_recording
 from hotloop.envs.host import HostEnvs, make_vector_env
+from hotloop.envs.naming import SUPPORTED_MODULES
 from hotloop.spec_reading import load_spec
 
 
@@ -44,6 +46,10 @@ class Seeing(Blind):
 
 def blind_by_a_function(render_mode=None):
     return Blind(render_mode)
+
+
+for _module in SUPPORTED_MODULES:  # they register their envs now, not in a copy of the registry
+    import_module(_module)
 
 
 @pytest.fixture(autouse=True)

@@ -154,7 +154,7 @@ def test_the_command_line_says_so_in_one_line_and_exits_with_one(hotloop, tmp_pa
     assert "Traceback" not in ran.err
     last = ran.err.splitlines()[-1]
     assert last.startswith("hotloop: env.info: the env gave no 'depth' at the end of an episode; it gave")
-    assert last.endswith("nothing of it was stored, and the run is saved")
+    assert last.endswith("nothing of it was stored, and the run is saved in run")
     assert checkpoints(tmp_path / "run")
 
 

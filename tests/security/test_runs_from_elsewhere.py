@@ -3,8 +3,8 @@
 import json
 import shutil
 import sys
+from importlib import import_module
 
-import ale_py  # noqa: F401  (it registers its envs here, not in a copy of the registry)
 import gymnasium
 import numpy as np
 import pytest
@@ -12,11 +12,13 @@ import yaml
 from hotloop_process import contents, finish, start
 
 import hotloop as package
-from hotloop.envs.naming import from_outside
+from hotloop.envs.naming import SUPPORTED_MODULES, from_outside
 from hotloop.runs import signing
 from hotloop.runs.folder import RunFolder
 from hotloop.spec_reading import SpecError, load_spec
 
+for _module in SUPPORTED_MODULES:  # they register their envs now, not in a copy of the registry
+    import_module(_module)
 EVIL = """
 import gymnasium, pathlib
 pathlib.Path(__file__).with_name("executed").touch()

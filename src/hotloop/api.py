@@ -73,6 +73,8 @@ def profile(
 
 
 def _profiled(driver: "Driver") -> Run:
+    from hotloop.pipelines.host_session import HostSession
+
     session = driver.session
     session.spans.keep_events()
     if driver.spec.on_policy is not None:
@@ -80,12 +82,19 @@ def _profiled(driver: "Driver") -> Run:
     stop, start = driver.spec.stop.steps, driver.spec.replay.start
     if stop < start:
         raise SpecError(f"stop.steps is {stop}, but learning begins at {start} (replay.start): nothing to profile")
+    if isinstance(session, HostSession):  # whose stages are those of its lines of metrics
+        every = driver.spec.log.every
+        if stop // every * every < start + every:
+            raise SpecError(
+                f"stop.steps is {stop:,}: a profile needs two lines of metrics after learning begins at {start:,} "
+                f"(replay.start), and log.every is {every:,}; train longer, or lower log.every"
+            )
+        driver.logs_exactly = True
     result = driver.train()
     learned = result["updates"] + result["skipped"] > 0
     if driver.interrupted or not learned:
         driver.reporter.warn(f"no profile: {result['stopped']}{'' if learned else ' before learning began'}")
         return Run(driver.folder.path, result)
-    from hotloop.pipelines.host_session import HostSession
     from hotloop.profiling.host_report import profile_host_run
     from hotloop.profiling.run import profile_run
 

@@ -10,9 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-# NumPy acts for a handful of envs: its threads cost more than they bring (measured: 10 times as long). Before NumPy.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 app = typer.Typer(
     name="hotloop",
     help="Train value-based agents (the DQN family) at the speed of the hardware.",
@@ -151,6 +148,8 @@ def evaluate(
         typer.echo(f"{name:>14}  {value:.2f}" if isinstance(value, float) else f"{name:>14}  {value}")
     if figures.get("cut"):
         typer.echo(f"{figures['cut']} episode(s) did not end soon and were cut; --episodes N plays N to their ends")
+    if figures.get("endless"):
+        typer.echo(f"{figures['endless']} episode(s) reached evaluation.max_steps and count as they stood")
 
 
 @app.command("list")
@@ -314,13 +313,15 @@ def _report(work: Any, as_json: bool) -> None:
         return
     result = run.result
     typer.echo(f"{result['stopped']}")
+    speeds = f"{result['env_steps_per_s']:,.0f} steps/s, {result['updates_per_s']:,.0f} updates/s"
     typer.echo(
         f"  {result['env_steps']:,} env steps in {result['seconds']:.1f} s "
-        f"({result['env_steps_per_s']:,.0f} steps/s, {result['updates_per_s']:,.0f} updates/s, "
+        f"({speeds if result['env_steps_per_s'] else 'none of them now'}, "
         f"compile {result['compile_seconds']:.1f} s, evaluating {result['seconds_evaluating']:.1f} s)"
     )
     score = "none yet" if result["return_mean"] is None else f"{result['return_mean']:.1f}"
     cut = f"; {result['episodes_cut']} episode(s) not played to the end" if result["episodes_cut"] else ""
+    cut += f"; {result['episodes_endless']:g} reached evaluation.max_steps" if result["episodes_endless"] else ""
     typer.echo(f"  replay ratio {result['updates_per_step']:g}, score {score} (mean return{cut})")
     typer.echo(f"  run        {run.path}")
     for name in ("curve.png", "recording.gif", "profile.png"):
@@ -336,17 +337,21 @@ def _report(work: Any, as_json: bool) -> None:
 
 def _next_commands(run: Any) -> dict[str, str]:
     """What can be done with a run that has just ended, as commands to copy."""
+    from hotloop.envs.naming import from_outside
     from hotloop.runs.folder import RunFolder
 
-    spec, result, path = RunFolder(run.path).read_spec(), run.result, shlex.quote(str(run.path))
+    folder, result, path = RunFolder.open(run.path), run.result, shlex.quote(str(run.path))
+    spec = folder.read_spec()
+    trust = " --trust" if folder.doubt() and from_outside(spec) else ""
     commands, stopped = {}, result["stopped"]
     if (run.path / "best").is_dir() or (run.path / "last").is_dir():
         commands["evaluate"] = f"hotloop eval {path}" + ("" if (run.path / "best").is_dir() else " --which last")
+        commands["evaluate"] += trust
     if "SIG" in stopped:
-        commands["continue"] = f"hotloop resume {path}"
+        commands["continue"] = f"hotloop resume {path}{trust}"
     elif not stopped.endswith("episodes done"):  # a new end would change nothing
         further = max(spec.stop.steps, _about_twice(int(result["env_steps"])))
-        commands["continue"] = f"hotloop resume {path} --steps {further}"
+        commands["continue"] = f"hotloop resume {path} --steps {further}{trust}"
     if "profile" not in result and spec.on_policy is None and spec.stop.steps >= spec.replay.start:
         commands["profile"] = f"hotloop profile {shlex.quote(str(run.path / 'spec.yaml'))}"
     if any(run.path.glob("events.out.tfevents.*")):

@@ -61,6 +61,7 @@ class Driver:
         self.stages_before: dict[str, float] = {}
         self.interrupted = False
         self.owes_evaluation = False
+        self.logs_exactly = self.spec.log.exact
         self.goal_from = -1  # evaluations after this env step may end the run as solved
 
     def train(self) -> dict[str, Any]:
@@ -171,7 +172,7 @@ class Driver:
 
     def _blocks_to_next_event(self, env_steps: int) -> int:
         spec = self.spec
-        log_every = spec.log.every if spec.log.exact else 0
+        log_every = spec.log.every if self.logs_exactly else 0
         periods = [p for p in (log_every, spec.evaluation.every, spec.log.checkpoint_every) if p]
         event = min(spec.stop.steps, *((env_steps // period + 1) * period for period in periods))
         return max(1, -(-(event - env_steps) // spec.block.env_steps))
@@ -402,6 +403,7 @@ class Driver:
             "seconds_to_stop": self.seconds_to_stop,
             "return_mean": evaluation.get("return_mean", figures["ep_return_mean"]),
             "episodes_cut": evaluation.get("cut", 0),
+            "episodes_endless": evaluation.get("endless", 0),
             "episodes": figures["episodes"],
             "steps_per_episode": round(steps / episodes, 2) if episodes else None,
             "skipped": figures["skipped"],
@@ -490,6 +492,8 @@ def _said(summary: dict[str, Any]) -> str:
     figures = "".join(f"  {name.removesuffix('_mean')} {summary[name]:.1f}" for name in own)
     if cut := summary.get("cut"):
         figures += f"  (cut short: {cut} of the episodes were not played to their end; see evaluation.max_share)"
+    if endless := summary.get("endless"):
+        figures += f"  ({endless:g} episodes reached evaluation.max_steps and count as they stood)"
     if "return_iqm" not in summary:
         return f"greedy return {summary['return_mean']:7.1f} ± {summary['return_std']:.1f}{figures}"
     low, high = summary["return_interval"]

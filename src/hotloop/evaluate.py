@@ -31,14 +31,17 @@ class Episodes(NamedTuple):
     info: dict[str, np.ndarray]
     cut: int = 0
     """Episodes that were wanted and not played to their end, because the evaluation was cut."""
+    endless: np.ndarray | None = None
+    """Whether each reached `evaluation.max_steps`, and counts as it stood there."""
 
     def of(self, seed: int) -> "Episodes":
         """The episodes of one of several seeds, whose axis leads."""
         info = {name: values[seed] for name, values in self.info.items()}
-        return Episodes(self.episode_return[seed], self.length[seed], info)
+        endless = None if self.endless is None else self.endless[seed]
+        return Episodes(self.episode_return[seed], self.length[seed], info, endless=endless)
 
     def summary(self) -> dict[str, float]:
-        """Means and spread, under the names the command line prints; `cut` only where there is something to say."""
+        """Means and spread, under the command line's names; `cut` and `endless` only if there are such episodes."""
         known = {name: values[~np.isnan(values)] for name, values in self.info.items()}
         return {
             "episodes": len(self.length),
@@ -47,6 +50,7 @@ class Episodes(NamedTuple):
             "length_mean": float(np.mean(self.length)),
             **{f"{name}_mean": float(np.mean(values)) for name, values in known.items() if len(values)},
             **({"cut": self.cut} if self.cut else {}),
+            **({"endless": int(self.endless.sum())} if self.endless is not None and self.endless.any() else {}),
         }
 
 
@@ -58,7 +62,7 @@ def episodes_program(
     `masked`: only legal actions are taken.
     """
 
-    def run(params: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+    def run(params: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array, dict[str, jax.Array], jax.Array]:
         reset_key, step_key = jax.random.split(key)
         state_E, obs_E = reset_all(env, reset_key, episodes)
         info = jax.eval_shape(jax.vmap(env.step), state_E, jnp.zeros(episodes, jnp.int32), _keys(step_key, episodes))[5]
@@ -86,15 +90,15 @@ def episodes_program(
             engine.memory(episodes),
         )
         end = jax.lax.while_loop(lambda carry: jnp.any(carry[3]) & (carry[0] < max_steps), step, start)
-        return end[4], end[5], end[6]
+        return end[4], end[5], end[6], end[3]
 
     return run
 
 
 def to_host(result: Any) -> Episodes:
     """Bring the outcome of an episodes program to the host."""
-    episode_return, length, info = jax.device_get(result)  # sync
-    return Episodes(episode_return, length, info)
+    episode_return, length, info, alive = jax.device_get(result)  # sync
+    return Episodes(episode_return, length, info, endless=alive)
 
 
 def play_on_host(
@@ -124,6 +128,7 @@ class _Played(NamedTuple):
     episode_return: float
     length: int
     info: dict[str, float]
+    endless: bool
 
 
 def play(
@@ -148,9 +153,9 @@ def play(
     count_N, length_N = np.zeros((2, envs.num_envs), np.int64)
     return_N = np.zeros(envs.num_envs)
 
-    def keep(step: HostStep, i: int) -> None:
+    def keep(step: HostStep, i: int, endless: bool) -> None:
         info = {key: float(step.info[key][i]) for key in envs.info_keys}
-        played.append(_Played(i, int(count_N[i]), float(return_N[i]), int(length_N[i]), info))
+        played.append(_Played(i, int(count_N[i]), float(return_N[i]), int(length_N[i]), info, endless))
 
     obs = envs.reset(seed)
     while (running_N := count_N < share_N).any():
@@ -175,7 +180,7 @@ def play(
         too_long = (length_N >= limit) & ~ended
         for i in np.flatnonzero((ended | too_long) & ~step.failed):
             if count_N[i] < share_N[i]:
-                keep(step, int(i))
+                keep(step, int(i), endless=bool(too_long[i]))
             count_N[i] += 1
         return_N[ended | too_long], length_N[ended | too_long] = 0.0, 0
         if too_long.any():
@@ -185,13 +190,14 @@ def play(
             else:
                 obs = fresh
     for i in np.flatnonzero(count_N < share_N):
-        keep(step, int(i))
+        keep(step, int(i), endless=False)
     counted = [episode for episode in played if episode.number < share_N[episode.env]]
     return Episodes(
         np.array([episode.episode_return for episode in counted], np.float32),
         np.array([episode.length for episode in counted], np.int32),
         {key: np.array([episode.info[key] for episode in counted]) for key in envs.info_keys},
         cut,
+        np.array([episode.endless for episode in counted], bool),
     )
 
 

@@ -1,9 +1,10 @@
 """What a person sees while a run goes on: a live line on a terminal, plain lines elsewhere."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -80,16 +81,21 @@ class Terminal:
 
     def warn(self, text: str) -> None:
         """Print one lasting line in yellow."""
-        self._console.print(f"warning: {text}", style="yellow", markup=False)
+        self._console.print(f"warning: {' '.join(text.split())}", style="yellow", markup=False)
 
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Spin while the work goes on."""
-        if not self._console.is_terminal or self._live is not None:
-            yield
+        """Spin while the work goes on; without a terminal say so after two seconds."""
+        if self._console.is_terminal:
+            with self._console.status(what) if self._live is None else nullcontext():
+                yield
             return
-        with self._console.status(what):
+        late = threading.Timer(SECONDS_UNTIL_SAID, self.say, [f"{what} …"])
+        late.start()
+        try:
             yield
+        finally:
+            late.cancel()
 
     def show(self, env_steps: int, total: int, figures: dict[str, Any]) -> None:
         """Update the bar: steps, speeds, return, exploration, loss, time left."""

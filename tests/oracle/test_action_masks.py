@@ -225,7 +225,7 @@ class Stubborn:
 def test_evaluations_and_recordings_on_the_device_take_legal_actions_only():
     policy: Any = Stubborn()
     for masked in (True, False):
-        returns, _, _ = jax.jit(episodes_program(Ladder(), policy, 16, 20, masked))(0, jax.random.key(1))
+        returns, *_ = jax.jit(episodes_program(Ladder(), policy, 16, 20, masked))(0, jax.random.key(1))
         assert (np.asarray(returns) > 0).all() == masked
         rungs = record(Ladder(), policy, jnp.int32(0), jax.random.key(2), 20, masked=masked)
         best = [

@@ -89,6 +89,9 @@ def test_an_endless_episode_counts_as_it_stands_after_the_most_steps_allowed(pla
     np.testing.assert_array_equal(capped.length, np.minimum(played.length, 4))
     assert capped.episode_return.tolist() == [expected_return(length, 1) for length in capped.length]
     np.testing.assert_array_equal(capped.info["left"], np.maximum(played.info["length"] - 4, 0))
+    np.testing.assert_array_equal(capped.endless, played.length > 4)
+    assert capped.summary()["endless"] == (played.length > 4).sum()
+    assert "endless" not in played.summary()
 
 
 def test_the_key_decides_which_episodes_are_played(played: Episodes) -> None:

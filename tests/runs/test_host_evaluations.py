@@ -23,7 +23,7 @@ SPEC = {
     "replay": {"capacity": 512, "start": 32, "batch_size": 8},
     "evaluation": {"every": 200, "episodes": 20, "max_steps": 10_000},
     "stop": {"steps": 500},
-    "log": {"every": 100, "checkpoint_every": 400},
+    "log": {"every": 100, "exact": True, "checkpoint_every": 400},
 }
 
 
@@ -66,6 +66,13 @@ def test_an_evaluation_by_hand_ends_too_unless_it_is_told_how_many_episodes(endl
     whole = agent.evaluate(3)
     assert (whole["episodes"], whole["length_mean"]) == (3, 200)
     assert "cut" not in whole
+    assert whole["endless"] == 3
+
+
+def test_episodes_that_reach_the_limit_are_named_in_the_figures_of_a_run(tmp_path):
+    run = hotloop.train(SPEC, out=tmp_path / "run", **{"env.options": {}, "evaluation.max_steps": 20})
+    assert (run.episodes_cut, run.episodes_endless) == (0, 20)
+    assert [row["endless"] for row in metrics(run.path, "eval")] == [20, 20, 20]
 
 
 def test_whole_evaluations_are_as_before(tmp_path):

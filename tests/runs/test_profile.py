@@ -203,6 +203,13 @@ def test_a_profile_of_nothing_is_refused(hotloop):
     assert "say what to train" in hotloop("profile").refusal
 
 
+def test_a_host_run_too_short_for_a_profile_is_refused_before_it_is_trained(hotloop, tmp_path):
+    short = ("--env", "CartPole-v1", "--steps", "1999", "--set", "replay.start=1000", "--set", "log.every=1000")
+    refusal = hotloop("train", *short, "--out", "run", env={"PROFILE": "true"}).refusal
+    assert "two lines of metrics after learning begins at 1,000" in refusal
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("pipeline", ["sync", "concurrent"])
 def test_a_host_run_is_profiled_by_its_own_spans_to_the_same_bits(hotloop, tmp_path, pipeline):
     small = (

@@ -81,6 +81,10 @@ def test_a_command_on_an_unsigned_run_imports_nothing_unless_it_is_trusted(besid
     trusted = finish(start(*command, "--trust", cwd=beside.parent))
     assert trusted.code == 0, trusted.err
     assert (beside.parent / "executed").exists()
+    if command[0] == "resume":
+        offered = [line for line in trusted.out.splitlines() if "hotloop eval" in line or "hotloop resume" in line]
+        assert len(offered) == 2
+        assert all(line.endswith(" --trust") for line in offered)
 
 
 @pytest.mark.parametrize("command", [["eval", "run", "--episodes", "1"], ["resume", "run", "--steps", "250"]], ids=str)

@@ -1,7 +1,10 @@
 """How many threads XLA gets: by the arithmetic of the largest product, not by the kind of network."""
 
+import gymnasium as gym
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
+import hotloop
 from hotloop.engines.jax.setup import choose_threads, dense_products, is_image_network
 from hotloop.spec_reading import parse_spec
 
@@ -45,3 +48,41 @@ def test_products_count_what_a_batch_really_is():
     sequences = {"batch_size": 2, "sequence": {"length": 6, "burn_in": 4}}
     assert dense_products(parse_spec({"network": memory, "replay": sequences})) == [(20, 1024, 1024)]
     assert dense_products(parse_spec({"network": {"torso": {"hidden": [4096]}}})) == [], "its input is not known yet"
+
+
+def _blas_threads():
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+
+class Watching(gym.Env):
+    """Notes on how many threads NumPy multiplies while it is stepped."""
+
+    observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2)
+    seen: set[int] = set()  # noqa: RUF012
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.t += 1
+        Watching.seen |= _blas_threads()
+        return self.observation_space.sample(), 0.0, self.t == 5, False, {}
+
+
+def test_numpy_has_one_thread_while_a_run_steps_and_its_own_again_afterwards(tmp_path):
+    gym.register("Watching-v0", entry_point=Watching, disable_env_checker=True)
+    spec = {
+        "name": "watching",
+        "env": {"id": "Watching-v0", "num_envs": 2},
+        "network": {"torso": {"hidden": [8]}},
+        "replay": {"capacity": 64, "start": 16, "batch_size": 8},
+        "evaluation": {"episodes": 2},
+        "stop": {"steps": 40},
+    }
+    with threadpool_limits(2, "blas"):
+        before = _blas_threads()
+        hotloop.train(spec, out=tmp_path / "run")
+        assert Watching.seen == {1}
+        assert _blas_threads() == before == {2}

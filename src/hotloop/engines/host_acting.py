@@ -1,10 +1,13 @@
 """Acting for environments on the host: small networks in NumPy, because a call into XLA costs more than they do."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cache
 from typing import Any
 
 import jax
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.spec import Mlp, Network, ScalarHead, Spec
@@ -43,6 +46,14 @@ def choose_acting(spec: Spec, engine: JaxEngine, num_envs: int) -> tuple[Callabl
         return q
 
     return freeze, "XLA"
+
+
+_thread_pools = cache(ThreadpoolController)
+
+
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """NumPy on one thread while a run steps: a pool costs a handful of envs more than it brings (up to 10 times)."""
+    return _thread_pools().limit(limits=1, user_api="blas")
 
 
 def _is_plain(network: Any) -> bool:

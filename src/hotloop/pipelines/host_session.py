@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from hotloop.engines.host_acting import choose_acting
+from hotloop.engines.host_acting import choose_acting, one_blas_thread
 from hotloop.engines.jax.engine import METRICS, JaxEngine, LearnerState
 from hotloop.envs.host import HostEnvs, HostStep, generator_from_array, generator_to_array
 from hotloop.evaluate import Episodes, Tell, play_on_host
@@ -185,13 +185,14 @@ class HostSession:
     def advance(self, blocks: int) -> None:
         """Run so many blocks, or fewer when a stop rule fires within."""
         stop, guard = self.spec.stop, self.spec.guard
-        for _ in range(blocks):
-            if stop.episodes is not None and self.episodes >= stop.episodes:
-                return
-            self.pipeline.block(self)
-            self.blocks += 1
-            if self.skipped_in_a_row >= guard.skips_in_a_row:
-                return
+        with one_blas_thread():
+            for _ in range(blocks):
+                if stop.episodes is not None and self.episodes >= stop.episodes:
+                    return
+                self.pipeline.block(self)
+                self.blocks += 1
+                if self.skipped_in_a_row >= guard.skips_in_a_row:
+                    return
 
     # -- stages ----------------------------------------------------------------------------------------
 
@@ -458,7 +459,8 @@ class HostSession:
             return np.argmax(targets.legal_only(self.q(obs_N), legal_NA, xp=np), axis=-1)
 
         episodes, seed = self.spec.evaluation.episodes, self._eval_seed()
-        return [play_on_host(self.spec, greedy, episodes, seed, self._most_eval_steps(), tell)]
+        with one_blas_thread():
+            return [play_on_host(self.spec, greedy, episodes, seed, self._most_eval_steps(), tell)]
 
     def _most_eval_steps(self) -> int:
         """Env steps an evaluation may take now: by the spec and the env step alone, so a resume changes nothing."""

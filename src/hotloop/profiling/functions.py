@@ -22,7 +22,7 @@ def profile_env(env_id: str, options: dict[str, Any], seconds: float = SECONDS) 
     look_in_current_folder(env_id)
     try:
         import_registering(env_id)
-        env = gymnasium.make(env_id, **options)
+        env = gymnasium.make(env_id, disable_env_checker=True, **options)
         try:
             env.action_space.seed(0)
             plain_steps, plain_seconds = _step_for(env, seconds / 2)

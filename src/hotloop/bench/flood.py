@@ -62,10 +62,11 @@ def run(reporter: Reporter) -> Result:
             row.ratio, row.spread = paired_ratio(per_set[baseline], times)
         result.rows.append(row)
     for kind in pools:
-        ours, bits = f"{kind}/hotloop", f"{kind}/numpy-bits"
-        ratio, spread = paired_ratio(per_set[bits], per_set[ours])
+        ours, in_numpy = f"{kind}/hotloop", (f"{kind}/numpy", f"{kind}/numpy-bits")
+        faster = min(in_numpy, key=lambda name: statistics.median(per_set[name]))
+        ratio, spread = paired_ratio(per_set[faster], per_set[ours])
         value = statistics.median(per_set[ours]) * 1e6
-        result.rows.append(Row(f"{ours} again", value, "us per 768 boards", ratio, bits, spread))
+        result.rows.append(Row(f"{ours} again", value, "us per 768 boards", ratio, faster, spread))
     return result
 
 

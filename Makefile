@@ -29,7 +29,7 @@ lint: $(VENV)/.test
 	$(BIN)/lint-imports
 
 docs: $(VENV)/.core  ## the reference of every spec field, from the spec itself
-	$(BIN)/python -m hotloop.spec_docs > docs/spec.md
+	$(BIN)/python -m hotloop.spec.docs > docs/spec.md
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

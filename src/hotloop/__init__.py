@@ -7,7 +7,7 @@ __all__ = ["Spec", "load", "load_spec", "profile", "profile_env", "resume", "tra
 
 _PUBLIC = {
     "Spec": "hotloop.spec",
-    "load_spec": "hotloop.spec_reading",
+    "load_spec": "hotloop.spec.reading",
     "train": "hotloop.api",
     "resume": "hotloop.api",
     "load": "hotloop.api",

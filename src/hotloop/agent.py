@@ -12,10 +12,10 @@ from hotloop.assembly import Player
 from hotloop.envs import host_recording
 from hotloop.envs.device import Drawable
 from hotloop.envs.host_spaces import HostSpaces
+from hotloop.errors import SpecError
 from hotloop.evaluate import Tell, episodes_program, play_on_host, record, to_host
 from hotloop.film import film_of
 from hotloop.runs.pictures import write_gif
-from hotloop.spec_reading import SpecError
 
 EPISODES = 100
 """Played by an evaluation that is not told how many."""

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotloop.envs.naming import from_outside, look_for_module_in, look_in_current_folder
+from hotloop.errors import SpecError
 from hotloop.progress import Reporter, Silent
 from hotloop.runs.folder import RunFolder
 from hotloop.spec import Spec
-from hotloop.spec_reading import SpecError, load_spec
+from hotloop.spec.reading import OWN_ENV, load_spec
 
 if TYPE_CHECKING:
     from hotloop.agent import Agent
@@ -225,8 +226,6 @@ def _assembled(
 
 def _spec_of(folder: RunFolder, overrides: Mapping[str, Any], trust: bool, device_env: Any) -> Spec:
     """The spec of a run with overrides on top; refuses one from elsewhere that would have a module imported."""
-    from hotloop.assembly import OWN_ENV
-
     made = folder.read_spec()
     spec, section = load_spec(made, overrides), overrides.get("env")
     is_our_choice = "env.id" in overrides or (isinstance(section, Mapping) and "id" in section)

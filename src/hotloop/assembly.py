@@ -4,18 +4,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from hotloop import registry
 from hotloop.engines.jax import setup
+from hotloop.errors import SpecError
 from hotloop.registry import ENGINES, PIPELINES
 from hotloop.registry import load as load_registered
 from hotloop.replay.plan import MemoryPlan, available_host_memory
 from hotloop.spec import EpsilonGreedy, Network, Spec
-from hotloop.spec_reading import SpecError, parse_spec
+from hotloop.spec.reading import OWN_ENV, parse_spec, plain
+from hotloop.spec.rules import only_on_the_host
 
 if TYPE_CHECKING:
     from hotloop.envs.host import HostEnvs
     from hotloop.envs.host_spaces import HostSpaces
     from hotloop.pipelines.session import Session
-
-OWN_ENV = "own:"
 
 
 class Own(NamedTuple):
@@ -29,7 +29,7 @@ class Own(NamedTuple):
 
 def _with_own_network(spec: Spec, own: Own) -> tuple[Spec, list[str]]:
     """The spec with the user's own network named in it, checked again, and what it thereby loses, in words."""
-    data = spec.model_dump(mode="json")
+    data = plain(spec)
     data["network"] = {"kind": "custom", "name": type(own.network).__qualname__}
     lost = _only_in_heads_of_ours(spec)
     if not lost:
@@ -70,20 +70,6 @@ def _with_own_env(spec: Spec, own: Own) -> Spec:
             "from Python: device_env=…"
         )
     return spec
-
-
-def _only_on_the_host(spec: Spec) -> str | None:
-    """The first choice that only pipelines on the host know, if there is one."""
-    plain = Spec()
-    for path in (
-        *("replay.newest_in_batch", "replay.stacked_frames", "replay.hindsight"),
-        *("env.vectorization", "env.info", "env.observe", "log.save_replay"),
-        *("evaluation.options", "evaluation.max_share"),
-    ):
-        section, name = path.split(".")
-        if getattr(getattr(spec, section), name) != getattr(getattr(plain, section), name):
-            return path
-    return "replay.storage: shared" if spec.replay.storage == "shared" else None
 
 
 class Player:
@@ -140,7 +126,7 @@ class Player:
             )
         if not self.on_device and spec.seeds > 1:
             raise SpecError(f"seeds is {spec.seeds}, but {spec.env.id} is {kind}; train one seed at a time")
-        if self.on_device and (unserved := _only_on_the_host(spec)):
+        if self.on_device and (unserved := only_on_the_host(spec)):
             why = "their replay is on the device and stores whole transitions"
             if unserved.startswith("evaluation."):
                 why = "their evaluations are one program on the device"

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from hotloop.errors import HotloopError, SpecError
+
 app = typer.Typer(
     name="hotloop",
     help="Train value-based agents (the DQN family) at the speed of the hardware.",
@@ -53,7 +55,6 @@ def train(
     if plan:
         from hotloop.assembly import Assembly
         from hotloop.envs.naming import look_in_current_folder
-        from hotloop.spec_reading import SpecError
 
         look_in_current_folder(parsed.env.id)
         with Assembly(parsed) as assembly:
@@ -156,7 +157,7 @@ def evaluate(
 def list_(as_json: JsonOption = False) -> None:
     """Show presets, envs, networks, pipelines and benchmarks."""
     from hotloop import registry
-    from hotloop.spec_reading import load_spec, preset_names
+    from hotloop.spec.reading import load_spec, preset_names
 
     sections = {
         "presets": {name: load_spec(name).description for name in preset_names()},
@@ -184,7 +185,7 @@ def check_env(
 ) -> None:
     """Say what a Gymnasium env does wrong, in plain words, and what one step of it costs."""
     from hotloop.envs.check import check_env
-    from hotloop.spec_reading import load_spec
+    from hotloop.spec.reading import load_spec
 
     parsed = _parse_set(set_ or [])
     observe = load_spec({"env": {"id": env, "observe": parsed.pop("env.observe", ())}}).env.observe
@@ -211,7 +212,7 @@ def check_env(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of a spec: every field with its meaning and default."""
-    from hotloop.spec_reading import json_schema
+    from hotloop.spec.reading import json_schema
 
     typer.echo(json.dumps(json_schema(), indent=2))
 
@@ -224,7 +225,6 @@ def bench(
     """Measure, as ratios against baselines interleaved in the same run."""
     from hotloop import registry
     from hotloop.progress import Terminal
-    from hotloop.spec_reading import SpecError
 
     try:
         run = registry.load(registry.BENCHES, name, "benchmark")
@@ -246,25 +246,14 @@ def main() -> None:
     """Run a command; bad input is one line on stderr and exit code 2."""
     try:
         app()
-    except Exception as error:
-        if not _is_for_the_user(error):
-            raise
+    except HotloopError as error:
         print(f"hotloop: {_one_line(error)}", file=sys.stderr)
-        sys.exit(2 if type(error).__name__ == "SpecError" else 1)
-
-
-def _is_for_the_user(error: Exception) -> bool:
-    return type(error).__module__.startswith("hotloop.") and type(error).__name__ in (
-        "SpecError",
-        "Diverged",
-        "NotFinite",
-        "EnvFailed",
-    )
+        sys.exit(error.exit_code)
 
 
 def _read_spec(spec: str | None, assignments: list[str] | None, short: dict[str, Any]) -> Any:
     """The spec with --set and the short options on top; an env alone gets the default spec."""
-    from hotloop.spec_reading import SpecError, load_spec
+    from hotloop.spec.reading import load_spec
 
     env = short["env.id"]
     if spec is None and env is None:
@@ -276,7 +265,6 @@ def _read_spec(spec: str | None, assignments: list[str] | None, short: dict[str,
 
 def _env_options(parsed: dict[str, Any], unused: dict[str, Any]) -> dict[str, Any]:
     """Options of an env that is only stepped: `--set env.options.x=…`, and nothing that belongs to training."""
-    from hotloop.spec_reading import SpecError
 
     wrong = [path for path in parsed if not path.startswith("env.options.")]
     wrong += [name for name, value in unused.items() if value is not None]
@@ -292,7 +280,7 @@ def _console() -> Any:
 
 
 def _parse_set(assignments: list[str]) -> dict[str, Any]:
-    from hotloop.spec_reading import SpecError, parse_value
+    from hotloop.spec.reading import parse_value
 
     parsed = {}
     for assignment in assignments:

@@ -17,7 +17,7 @@ import psutil
 from hotloop.agent import Agent
 from hotloop.assembly import Assembly
 from hotloop.clock import Clock, Rates
-from hotloop.failures import EnvFailed, NotFinite
+from hotloop.errors import Diverged, EnvFailed, NotFinite, SpecError
 from hotloop.learning import schedules
 from hotloop.pipelines.session import Reading
 from hotloop.progress import Reporter
@@ -25,13 +25,8 @@ from hotloop.runs import checkpoint, statistics
 from hotloop.runs.folder import RunFolder
 from hotloop.runs.metrics import Metrics
 from hotloop.runs.state import digests
-from hotloop.spec_reading import SpecError
 
 SECONDS_PER_CHUNK = 0.5
-
-
-class Diverged(Exception):
-    """Too many updates in a row were not finite; the message says where the state was saved."""
 
 
 class Driver:

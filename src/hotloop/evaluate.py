@@ -10,7 +10,7 @@ import numpy as np
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.device import DeviceEnv, Drawable, legal_actions, reset_all
 from hotloop.envs.host import HostEnvs, HostStep, open_envs
-from hotloop.failures import EnvFailed
+from hotloop.errors import EnvFailed
 from hotloop.spec import Spec
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import hotloop as package
 from hotloop import registry
 from hotloop.api import Run
 from hotloop.cli import _about_twice, _next_commands
-from hotloop.spec_reading import to_yaml
+from hotloop.spec.reading import to_yaml
 
 TRAIN_KEYS = {
     "run",

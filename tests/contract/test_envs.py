@@ -14,8 +14,8 @@ from hotloop.envs import device
 from hotloop.envs.cartpole import CartPole, CartPoleState
 from hotloop.envs.device import DeviceEnv, Transition, make_env, reset_all, step_all
 from hotloop.envs.gymnasium import IDS, GymnasiumEnv, GymnasiumVectorEnv
+from hotloop.errors import SpecError
 from hotloop.registry import ENVS
-from hotloop.spec_reading import SpecError
 
 pytestmark = pytest.mark.less_optimised
 

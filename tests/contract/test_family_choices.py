@@ -10,9 +10,10 @@ import pytest
 
 from hotloop.assembly import Assembly
 from hotloop.engines.jax.engine import METRICS, JaxEngine
+from hotloop.errors import SpecError
 from hotloop.replay.ring import Item
 from hotloop.spec import Spec
-from hotloop.spec_reading import SpecError, load_spec, preset_names
+from hotloop.spec.reading import load_spec, preset_names
 
 pytestmark = pytest.mark.less_optimised
 

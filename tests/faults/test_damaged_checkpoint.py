@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hotloop_process import checkpoints, manifest
 
+from hotloop.errors import SpecError
 from hotloop.runs import checkpoint
 from hotloop.runs.checkpoint import CheckpointError
 from hotloop.runs.folder import RunFolder
-from hotloop.spec_reading import SpecError
 
 
 def _flip(path, position):

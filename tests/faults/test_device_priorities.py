@@ -11,8 +11,8 @@ from hotloop_process import TINY, checkpoints, manifest
 
 import hotloop as package
 from hotloop.assembly import Assembly
+from hotloop.errors import SpecError
 from hotloop.runs import checkpoint
-from hotloop.spec_reading import SpecError
 
 SEED, STEPS = 5, 1000
 SPEC = {

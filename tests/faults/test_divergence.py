@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 import hotloop as package
 from hotloop import registry
 from hotloop.cli import main
-from hotloop.driver import Diverged
+from hotloop.errors import Diverged
 from hotloop.evaluate import Episodes
 from hotloop.runs import checkpoint
 

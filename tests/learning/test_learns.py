@@ -12,9 +12,10 @@ import pytest
 import hotloop
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.device import ObsSpec
+from hotloop.errors import SpecError
 from hotloop.evaluate import episodes_program, to_host
 from hotloop.pipelines.fused import Fused
-from hotloop.spec_reading import SpecError, parse_spec
+from hotloop.spec.reading import parse_spec
 
 CODE, LIMIT, DISCOUNT = (2, 0, 1, 1, 0), 8, 0.8
 

@@ -14,7 +14,7 @@ from hotloop.envs.cartpole import CartPole
 from hotloop.evaluate import episodes_program, to_host
 from hotloop.pipelines.on_policy import OnPolicy, OnPolicyState
 from hotloop.spec import Spec
-from hotloop.spec_reading import load_spec, parse_spec
+from hotloop.spec.reading import load_spec, parse_spec
 
 
 class Program(NamedTuple):

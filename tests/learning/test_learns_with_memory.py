@@ -11,7 +11,7 @@ import pytest
 
 import hotloop
 from hotloop.envs.device import ObsSpec
-from hotloop.spec_reading import SpecError
+from hotloop.errors import SpecError
 
 WAIT = 4
 

@@ -20,12 +20,13 @@ from hotloop.envs.gymnasium import make_vec
 from hotloop.envs.host import HostEnvs
 from hotloop.envs.serial import SerialEnvs
 from hotloop.envs.snake import Snake
+from hotloop.errors import SpecError
 from hotloop.evaluate import episodes_program, play, record
 from hotloop.pipelines import sync
 from hotloop.replay.host import HostReplay, Step
 from hotloop.runs.state import digests
 from hotloop.spec import Hindsight, Replay
-from hotloop.spec_reading import SpecError, parse_spec
+from hotloop.spec.reading import parse_spec
 
 pytestmark = pytest.mark.less_optimised
 

@@ -6,8 +6,9 @@ import pytest
 
 from hotloop.assembly import Assembly
 from hotloop.envs.host import HostEnvs, make_vector_env
+from hotloop.errors import SpecError
 from hotloop.runs.state import digests
-from hotloop.spec_reading import SpecError, load_spec
+from hotloop.spec.reading import load_spec
 
 SMALL = {
     "env.num_envs": 2,

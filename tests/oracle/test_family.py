@@ -26,7 +26,7 @@ from hotloop.learning import targets
 from hotloop.learning.estimates import Atoms, Means, Quantiles
 from hotloop.replay.ring import Item
 from hotloop.spec import Cnn, Impala, Mlp, Munchausen, Spec
-from hotloop.spec_reading import parse_spec
+from hotloop.spec.reading import parse_spec
 
 pytestmark = pytest.mark.less_optimised
 

@@ -17,7 +17,7 @@ from hotloop.pipelines.fused import Fused, FusedState
 from hotloop.replay.ring import Item
 from hotloop.runs.state import digests, to_arrays
 from hotloop.spec import Spec
-from hotloop.spec_reading import parse_spec
+from hotloop.spec.reading import parse_spec
 
 pytestmark = pytest.mark.less_optimised
 

@@ -18,7 +18,7 @@ from hotloop.replay import device_tree
 from hotloop.replay.ring import Item
 from hotloop.runs.state import digests, to_arrays
 from hotloop.spec import Spec
-from hotloop.spec_reading import parse_spec
+from hotloop.spec.reading import parse_spec
 
 pytestmark = pytest.mark.less_optimised
 

@@ -11,12 +11,12 @@ from hotloop.engines.host_acting import choose_acting
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.host import HostEnvs
 from hotloop.envs.host_spaces import actions, observations
+from hotloop.errors import NotFinite, SpecError
 from hotloop.evaluate import play
-from hotloop.failures import NotFinite
 from hotloop.pipelines import concurrent, sync
 from hotloop.replay.host_ring import HostRing
 from hotloop.replay.ring import Item
-from hotloop.spec_reading import SpecError, parse_spec
+from hotloop.spec.reading import parse_spec
 
 pytestmark = pytest.mark.less_optimised
 

@@ -10,7 +10,7 @@ from hotloop.agent import Agent
 from hotloop.assembly import Player
 from hotloop.envs.host_batches import batched
 from hotloop.envs.host_spaces import observations
-from hotloop.spec_reading import parse_spec
+from hotloop.spec.reading import parse_spec
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 SPACES = {

@@ -12,10 +12,10 @@ from hotloop.assembly import Assembly
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.host import HostEnvs
 from hotloop.envs.serial import FAILURES_IN_A_ROW, SerialEnvs
-from hotloop.failures import EnvFailed
+from hotloop.errors import EnvFailed, SpecError
 from hotloop.pipelines import concurrent, sync
 from hotloop.runs.state import digests
-from hotloop.spec_reading import SpecError, parse_spec
+from hotloop.spec.reading import parse_spec
 
 pytestmark = pytest.mark.less_optimised
 

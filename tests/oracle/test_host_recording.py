@@ -13,7 +13,7 @@ import pytest
 from hotloop.envs import host_recording
 from hotloop.envs.host import HostEnvs, make_vector_env
 from hotloop.envs.naming import SUPPORTED_MODULES
-from hotloop.spec_reading import load_spec
+from hotloop.spec.reading import load_spec
 
 
 class Blind(gym.Env):
@@ -107,7 +107,7 @@ DRAW = """
 import numpy as np
 from hotloop.envs import host_recording
 from hotloop.envs.host import HostEnvs, make_vector_env
-from hotloop.spec_reading import load_spec
+from hotloop.spec.reading import load_spec
 spec = load_spec({"env": {"id": "CliffWalking-v1"}})
 envs = HostEnvs(make_vector_env("CliffWalking-v1", 1, {}))
 assert host_recording.can_record(spec, envs.spaces)

@@ -10,10 +10,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.host import HostEnvs
 from hotloop.envs.serial import SerialEnvs
+from hotloop.errors import NotFinite
 from hotloop.evaluate import play
-from hotloop.failures import NotFinite
 from hotloop.pipelines import sync
-from hotloop.spec_reading import parse_spec
+from hotloop.spec.reading import parse_spec
 
 ENVS = 3
 MODES = [*AutoresetMode, "serial"]

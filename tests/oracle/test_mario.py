@@ -17,7 +17,7 @@ from hotloop.envs import mario, nes
 from hotloop.envs.check import check_env
 from hotloop.envs.host import make_vector_env
 from hotloop.envs.mario import GreyPicture, Mario
-from hotloop.spec_reading import SpecError
+from hotloop.errors import SpecError
 
 ID = "hotloop.envs.mario:hotloop/Mario-v0"
 STAND, RUN, RUN_AND_JUMP, LEFT = 0, 3, 4, 6

@@ -10,11 +10,12 @@ import pytest
 
 from hotloop.engines.jax.engine import METRICS, JaxEngine
 from hotloop.envs.device import ObsSpec
+from hotloop.errors import SpecError
 from hotloop.learning.returns import lambda_returns
 from hotloop.pipelines.on_policy import MOST_PACKED, OnPolicy, OnPolicyState, Step, orders
 from hotloop.runs.state import digests, to_arrays
 from hotloop.spec import Spec
-from hotloop.spec_reading import SpecError, parse_spec
+from hotloop.spec.reading import parse_spec
 
 pytestmark = pytest.mark.less_optimised
 

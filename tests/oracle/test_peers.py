@@ -22,7 +22,7 @@ from stable_baselines3.common.logger import Logger
 
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.replay.ring import Item
-from hotloop.spec_reading import parse_spec
+from hotloop.spec.reading import parse_spec
 
 pytestmark = pytest.mark.less_optimised
 

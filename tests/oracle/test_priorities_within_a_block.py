@@ -13,7 +13,7 @@ import pytest
 from hotloop.assembly import Assembly, Own
 from hotloop.envs.device import ObsSpec
 from hotloop.runs.state import digests
-from hotloop.spec_reading import parse_spec
+from hotloop.spec.reading import parse_spec
 
 ROWS, UPDATES, BATCH = 64, 16, 8
 FRESH, LEARNED = 1.0, 1e-3

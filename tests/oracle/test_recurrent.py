@@ -19,12 +19,13 @@ from hotloop.engines.jax.modules import Functions
 from hotloop.engines.jax.recurrent import RecurrentEngine, mean_of_known
 from hotloop.envs.cartpole import CartPole
 from hotloop.envs.device import ObsSpec
+from hotloop.errors import SpecError
 from hotloop.evaluate import episodes_program, to_host
 from hotloop.pipelines.recurrent import Recurrent
 from hotloop.replay import ring, sequences
 from hotloop.runs.state import digests, to_arrays
 from hotloop.spec import Core
-from hotloop.spec_reading import SpecError, parse_spec
+from hotloop.spec.reading import parse_spec
 
 pytestmark = pytest.mark.less_optimised
 

@@ -18,7 +18,7 @@ from scipy.stats import chisquare
 from hotloop.envs import boards
 from hotloop.envs.device import make_env
 from hotloop.envs.snake import Snake, SnakeState
-from hotloop.spec_reading import SpecError
+from hotloop.errors import SpecError
 
 pytestmark = pytest.mark.less_optimised
 

@@ -13,7 +13,7 @@ from hotloop.engines.jax.engine import METRICS, JaxEngine, LearnerState
 from hotloop.engines.jax.optimizers import direction
 from hotloop.replay.ring import Item
 from hotloop.spec import Optimizer, Spec
-from hotloop.spec_reading import parse_spec
+from hotloop.spec.reading import parse_spec
 
 pytestmark = pytest.mark.less_optimised
 

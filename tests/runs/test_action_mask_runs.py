@@ -7,7 +7,7 @@ from gymnasium.envs.toy_text.taxi import TaxiEnv
 
 import hotloop
 from hotloop.envs.check import check_env
-from hotloop.spec_reading import SpecError
+from hotloop.errors import SpecError
 
 pytestmark = pytest.mark.less_optimised
 

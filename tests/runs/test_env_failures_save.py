@@ -7,8 +7,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hotloop_process import checkpoints, manifest
 
 import hotloop as package
-from hotloop.failures import EnvFailed, NotFinite
-from hotloop.spec_reading import SpecError
+from hotloop.errors import EnvFailed, NotFinite, SpecError
 
 LENGTH, WRONG_FROM = 5, 40
 """Steps of an episode; steps of an env after which it does what `wrong` says."""

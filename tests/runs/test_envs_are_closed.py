@@ -12,8 +12,8 @@ import hotloop
 from hotloop.assembly import Assembly
 from hotloop.cli import app
 from hotloop.envs.check import check_env
-from hotloop.failures import EnvFailed, NotFinite
-from hotloop.spec_reading import SpecError, parse_spec
+from hotloop.errors import EnvFailed, NotFinite, SpecError
+from hotloop.spec.reading import parse_spec
 
 BOX = gym.spaces.Box(-1, 1, (2,))
 

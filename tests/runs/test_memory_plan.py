@@ -4,7 +4,7 @@ import pytest
 
 from hotloop.assembly import Assembly
 from hotloop.engines.jax import setup
-from hotloop.spec_reading import parse_spec
+from hotloop.spec.reading import parse_spec
 
 MIB = 1 << 20
 HOST = {"env": {"id": "CartPole-v1", "num_envs": 2}, "network": {"torso": {"hidden": [8]}}}

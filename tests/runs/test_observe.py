@@ -14,7 +14,8 @@ from hotloop.assembly import Assembly
 from hotloop.envs.check import check_env
 from hotloop.envs.host import HostEnvs, make_vector_env
 from hotloop.envs.host_spaces import observations
-from hotloop.spec_reading import SpecError, load_spec
+from hotloop.errors import SpecError
+from hotloop.spec.reading import load_spec
 
 LENGTH = 5
 KEYS = ("image", "direction")

@@ -7,7 +7,7 @@ from hotloop_process import manifest, strict_json
 
 from hotloop.profiling.report import build, course_of
 from hotloop.profiling.stages import Stages
-from hotloop.spec_reading import load_spec
+from hotloop.spec.reading import load_spec
 
 STAGES = ["select", "env step", "insert", "sample", "target", "forward", "backward", "optimiser", "rest"]
 

@@ -8,7 +8,7 @@ from hotloop_process import TINY, checkpoints, manifest, metrics
 from safetensors.numpy import load_file
 
 import hotloop
-from hotloop.spec_reading import SpecError
+from hotloop.errors import SpecError
 
 pytestmark = pytest.mark.less_optimised
 

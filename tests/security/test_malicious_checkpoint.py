@@ -12,9 +12,9 @@ from forgery import changed, forge, pickled, safetensors_file
 from hotloop_process import contents
 
 import hotloop as package
+from hotloop.errors import SpecError
 from hotloop.runs import checkpoint
 from hotloop.runs.checkpoint import CheckpointError
-from hotloop.spec_reading import SpecError
 
 FOUR_FLOATS = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
 

@@ -8,7 +8,7 @@ from hotloop_process import contents
 
 import hotloop as package
 from hotloop.envs.device import make_env
-from hotloop.spec_reading import SpecError
+from hotloop.errors import SpecError
 
 TAGS = [
     "!!python/object/apply:os.system ['touch executed']",

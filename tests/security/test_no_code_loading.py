@@ -125,7 +125,7 @@ def test_the_check_leaves_harmless_code_alone(good):
 def test_specs_are_read_by_a_safe_loader(monkeypatch):
     import yaml
 
-    from hotloop.spec_reading import parse_value
+    from hotloop.spec.reading import parse_value
 
     used = []
     genuine = yaml.load

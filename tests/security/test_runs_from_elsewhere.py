@@ -13,9 +13,10 @@ from hotloop_process import contents, finish, start
 
 import hotloop as package
 from hotloop.envs.naming import SUPPORTED_MODULES, from_outside
+from hotloop.errors import SpecError
 from hotloop.runs import signing
 from hotloop.runs.folder import RunFolder
-from hotloop.spec_reading import SpecError, load_spec
+from hotloop.spec.reading import load_spec
 
 for _module in SUPPORTED_MODULES:  # they register their envs now, not in a copy of the registry
     import_module(_module)

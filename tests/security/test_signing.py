@@ -12,7 +12,7 @@ from hotloop_process import TINY
 import hotloop as package
 from hotloop.runs import signing
 from hotloop.runs.folder import FORMAT, RunFolder
-from hotloop.spec_reading import load_spec
+from hotloop.spec.reading import load_spec
 
 
 @pytest.fixture

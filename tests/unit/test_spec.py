@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from hotloop.spec import SPEC_VERSION, Cnn, Constant, EpsilonGreedy, Linear, Mlp, ScalarHead, Spec
-from hotloop.spec_reading import SpecError, json_schema, load_spec, parse_spec, parse_value, preset_names, to_yaml
+from hotloop.errors import SpecError
+from hotloop.spec import Cnn, Constant, EpsilonGreedy, Linear, Mlp, ScalarHead, Spec, rules
+from hotloop.spec.reading import json_schema, load_spec, parse_spec, parse_value, preset_names, to_yaml, with_meaning
 
 
 def refusal(data: dict[str, Any]) -> str:
@@ -105,7 +106,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(path: str, near: s
             "network.torso.kernel: unknown key; did you mean 'kernels'?",
         ),
         (
-            {"network": {"head": {"kind": "dueling", "hiden": [3]}}},
+            {"network": {"head": {"kind": "qr", "hiden": [3]}}},
             "network.head.hiden: unknown key; did you mean 'hidden'?",
         ),
         (
@@ -278,7 +279,7 @@ def test_what_cannot_be_run_is_refused(what: str) -> None:
 
 ON_POLICY: dict[str, Any] = {"on_policy": {}}
 MEMORY: dict[str, Any] = {"network": {"core": {}}, "replay": {"sequence": {}}}
-# In the order of Spec._combinations: a spec that it refuses, what the message says, and the remedy it ends in.
+# In the order of hotloop.spec.rules: a spec that it refuses, what the message says, and the remedy it ends in.
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"target": {"rule": "double", "munchausen": {}}}, "munchausen with rule: double", "use rule: target"),
     ({"target": {"munchausen": {}}, "replay": {"n_step": 3}}, "replay.n_step: 3", "use n_step: 1"),
@@ -354,8 +355,16 @@ def test_choices_that_do_not_go_together_are_refused_with_the_remedy(number: int
 
 
 def test_every_refused_combination_is_among_the_cases() -> None:
-    assert len(REFUSED) == len(Spec()._combinations())
-    assert not any(is_wrong for is_wrong, _ in Spec()._combinations())
+    combinations = (rules._targets, rules._on_policy, rules._memory, rules._batches)
+    assert len(REFUSED) == sum(len(list(of(parse_spec(ON_POLICY)))) for of in combinations)
+
+
+def test_a_field_that_means_nothing_is_refused_at_its_default_too_but_not_in_the_spec_of_a_run() -> None:
+    data: dict[str, Any] = {**ON_POLICY, "replay": {"batch_size": Spec().replay.batch_size}}
+    assert refusal(data).startswith("on_policy learns without a replay")
+    whole = Spec.model_validate(ON_POLICY).model_dump(mode="json")  # what runs of earlier versions wrote
+    assert parse_spec(with_meaning(whole)) == parse_spec(ON_POLICY)
+    assert "replay" not in parse_value(to_yaml(parse_spec(ON_POLICY)))
 
 
 @pytest.mark.parametrize("what", ALSO_REFUSED)
@@ -399,44 +408,6 @@ def test_exploration_that_is_given_stays_beside_noise(exploration: dict[str, Any
     noisy = parse_spec({"exploration": exploration, "network": {"head": {"noise": 0.5}}})
     assert noisy.exploration == plain.exploration
     assert parse_spec(parse_value(to_yaml(noisy))) == noisy
-
-
-# -- a head that was a kind of its own once -----------------------------------------------------------
-
-
-def test_the_old_spelling_of_a_dueling_head_still_means_the_same() -> None:
-    old = parse_spec({"network": {"head": {"kind": "dueling", "hidden": [5]}}})
-    assert old == parse_spec({"network": {"head": {"kind": "scalar", "dueling": True, "hidden": [5]}}})
-    network: Any = old.network
-    assert network.head == ScalarHead(dueling=True, hidden=(5,))
-    assert parse_value(to_yaml(old))["network"]["head"]["kind"] == "scalar"
-
-
-def test_returns_of_c51_lie_between_two_bounds() -> None:
-    message = refusal({"network": {"head": {"kind": "c51", "low": 1.0, "high": 1.0}}})
-    assert message == "network.head: low is 1 and high is 1; returns lie between them"
-
-
-def test_all_complaints_come_at_once_on_one_line() -> None:
-    message = refusal({"seed": -1, "replay": {"capasity": 5}, "target": {"tau": 2}})
-    assert [part.split(":")[0] for part in message.split("; ") if ": " in part] == [
-        "seed",
-        "target.tau",
-        "replay.capasity",
-    ]
-
-
-def test_a_spec_of_a_newer_version_is_refused_as_such() -> None:
-    message = refusal({"version": SPEC_VERSION + 1, "field_of_the_future": 1})
-    assert (
-        message
-        == f"version is {SPEC_VERSION + 1} but this hotloop reads up to {SPEC_VERSION}; it was made by a newer hotloop"
-    )
-
-
-@pytest.mark.parametrize("version", [0, "1", None])
-def test_a_version_that_never_was_is_refused(version: Any) -> None:
-    assert refusal({"version": version}).startswith("version: ")
 
 
 # -- what is accepted ---------------------------------------------------------------------------------
@@ -527,7 +498,7 @@ def test_overrides_reach_any_depth_and_replace_bare_numbers() -> None:
         {
             "seed": 5,
             "network.torso.hidden": (8, 4),
-            "network.head.kind": "dueling",
+            "network.head.dueling": True,
             "optimizer.learning_rate.kind": "linear",
             "optimizer.learning_rate.start": 1.0,
             "optimizer.learning_rate.end": 0.5,
@@ -655,7 +626,6 @@ SPECS = some(
     network=some(
         torso=cnns() | some(kind=st.just("mlp"), hidden=SIZES, activation=ACTIVATION, normalization=NORMALIZATION),
         head=some(kind=st.just("scalar"), dueling=st.booleans(), hidden=SIZES, noise=st.none() | st.floats(0.01, 9))
-        | st.fixed_dictionaries({"kind": st.just("dueling"), "hidden": SIZES})
         | st.fixed_dictionaries({"kind": st.just("c51"), "atoms": st.integers(2, 99), "low": st.floats(-99, 9)}),
         init=st.sampled_from(["default", "he", "orthogonal"]),
     )

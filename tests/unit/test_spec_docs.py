@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from hotloop.spec_docs import as_markdown
+from hotloop.spec.docs import as_markdown
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "spec.md"
 

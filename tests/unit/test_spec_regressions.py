@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hotloop.spec_reading import SpecError, load_spec, parse_spec, parse_value, to_yaml
+from hotloop.errors import SpecError
+from hotloop.spec.reading import load_spec, parse_spec, parse_value, to_yaml
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])

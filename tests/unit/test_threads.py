@@ -6,7 +6,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import hotloop
 from hotloop.engines.jax.setup import choose_threads, dense_products, is_image_network
-from hotloop.spec_reading import parse_spec
+from hotloop.spec.reading import parse_spec
 
 WIDE = {"network": {"torso": {"hidden": [1024, 1024]}}}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hotloop.bench.measure import Result, Row, interleave, machine, paired_ratio
 from hotloop.progress import Reporter
-from hotloop.spec_reading import load_spec
+from hotloop.spec.reading import load_spec
 
 NUM_ENVS = 256
 ROUNDS = 9

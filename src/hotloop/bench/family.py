@@ -7,7 +7,7 @@ from typing import Any
 from hotloop.bench.measure import COST, Result, Row, interleave, machine, paired_ratio
 from hotloop.bench.update import K, hotloop_updates
 from hotloop.progress import Reporter
-from hotloop.spec_reading import load_spec
+from hotloop.spec.reading import load_spec
 
 ROUNDS, TRAINING_ROUNDS = 30, 9
 HEADS: dict[str, dict[str, Any]] = {

@@ -15,7 +15,7 @@ from hotloop.bench.document_flood import Boards, Cached, by_bfs, by_growth, by_r
 from hotloop.bench.measure import Result, Row, interleave, machine, paired_ratio
 from hotloop.bench.snake_games import GRID, NUM_ENVS, STEPS, Games, Selection
 from hotloop.progress import Reporter
-from hotloop.spec_reading import load_spec
+from hotloop.spec.reading import load_spec
 
 POOL = 16
 """Sets of 256 states that the loops walk through, so that nothing can be computed once for all."""

@@ -4,7 +4,7 @@ import statistics
 
 from hotloop.bench.measure import COST, Result, Row, machine, paired_ratio
 from hotloop.progress import Reporter
-from hotloop.spec_reading import load_spec
+from hotloop.spec.reading import load_spec
 
 ROUNDS = 25
 

@@ -14,7 +14,7 @@ from typing import Any
 from hotloop.bench.measure import Result, Row, interleave, machine, paired_ratio
 from hotloop.progress import Reporter
 from hotloop.spec import Spec
-from hotloop.spec_reading import load_spec
+from hotloop.spec.reading import load_spec
 
 ROUNDS, SECONDS = 7, 5.0
 ENVS = 8

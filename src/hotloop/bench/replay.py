@@ -11,7 +11,7 @@ from hotloop.progress import Reporter
 from hotloop.replay.host import HostReplay, Step
 from hotloop.replay.plan import readable
 from hotloop.spec import Replay
-from hotloop.spec_reading import load_spec
+from hotloop.spec.reading import load_spec
 
 ROUNDS = 15
 BLOCKS = 300

@@ -20,7 +20,7 @@ from hotloop.bench.snake_games import Games
 from hotloop.bench.snake_picture import Curves, draw
 from hotloop.progress import Reporter
 from hotloop.spec import Spec
-from hotloop.spec_reading import load_spec
+from hotloop.spec.reading import load_spec
 
 ROUNDS = 7
 ENVS = 256

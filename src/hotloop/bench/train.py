@@ -12,7 +12,7 @@ from pathlib import Path
 from hotloop.bench.measure import Result, Row, machine, paired_ratio
 from hotloop.progress import Reporter
 from hotloop.spec import Spec
-from hotloop.spec_reading import load_spec
+from hotloop.spec.reading import load_spec
 
 ENVS = (1, 4, 16)
 ROUNDS = 7

@@ -14,7 +14,7 @@ import numpy as np
 from hotloop.bench.measure import COST, FASTER, Result, Row, interleave, machine, paired_ratio
 from hotloop.progress import Reporter
 from hotloop.spec import Spec
-from hotloop.spec_reading import load_spec
+from hotloop.spec.reading import load_spec
 
 K = 64
 ROUNDS = 60

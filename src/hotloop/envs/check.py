@@ -14,7 +14,7 @@ from hotloop.envs.host import HostEnvs, make_vector_env, open_envs
 from hotloop.envs.host_spaces import actions, observations
 from hotloop.envs.naming import look_in_current_folder
 from hotloop.envs.serial import MASK
-from hotloop.spec_reading import SpecError
+from hotloop.errors import SpecError
 
 STEPS = 500
 SECONDS = 0.5

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from hotloop import registry
-from hotloop.spec_reading import SpecError
+from hotloop.errors import SpecError
 
 State = Any
 Obs = Any

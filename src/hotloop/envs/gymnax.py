@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotloop.envs.device import ObsSpec
+from hotloop.errors import SpecError
 from hotloop.registry import nearest
-from hotloop.spec_reading import SpecError
 
 
 def from_gymnax(name: str, **params: Any) -> "GymnaxEnv":

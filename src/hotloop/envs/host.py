@@ -18,8 +18,7 @@ from hotloop import registry
 from hotloop.envs.host_spaces import ShowsChosen, spaces_of
 from hotloop.envs.naming import import_registering
 from hotloop.envs.serial import MASK, SerialEnvs
-from hotloop.failures import EnvFailed, NotFinite
-from hotloop.spec_reading import SpecError
+from hotloop.errors import EnvFailed, NotFinite, SpecError
 
 
 class HostStep(NamedTuple):

@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from hotloop.envs.host_batches import batched
 from hotloop.envs.serial import MASK
-from hotloop.spec_reading import SpecError
+from hotloop.errors import SpecError
 
 MOST_ACTIONS = 1024
 

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from hotloop import registry
+from hotloop.errors import SpecError
 from hotloop.spec import Spec
-from hotloop.spec_reading import SpecError
 
 SUPPORTED_MODULES = ("ale_py", "hotloop.envs.bit_flip", "hotloop.envs.gymnasium", "hotloop.envs.mario")
 """What a run from elsewhere may have imported."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hotloop.spec_reading import SpecError
+from hotloop.errors import SpecError
 
 HEIGHT, WIDTH, RAM_BYTES = 240, 256, 2048
 A, B, SELECT, START, UP, DOWN, LEFT, RIGHT = (1 << bit for bit in range(8))

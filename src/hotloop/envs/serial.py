@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from hotloop.failures import EnvFailed
+from hotloop.errors import EnvFailed
 
 FAILURES_IN_A_ROW = 10
 """So many steps in a row of one env that raise end the run: it will not work the next time either."""

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from hotloop.engines.jax.cores import forget
 from hotloop.engines.jax.recurrent import RecurrentEngine
 from hotloop.envs.device import DeviceEnv, step_all
+from hotloop.errors import SpecError
 from hotloop.pipelines.fused import Drawn, Fused, FusedState, count_episodes
 from hotloop.replay import ring, sequences
 from hotloop.spec import Spec
-from hotloop.spec_reading import SpecError
 
 
 class RememberingActor(NamedTuple):

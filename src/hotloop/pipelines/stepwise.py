@@ -10,12 +10,12 @@ import jax.numpy as jnp
 
 from hotloop.engines.jax.engine import METRICS, JaxEngine
 from hotloop.envs.device import DeviceEnv
+from hotloop.errors import SpecError
 from hotloop.pipelines.device_session import DeviceSession
 from hotloop.pipelines.fused import Fused, FusedState
 from hotloop.pipelines.session import Session
 from hotloop.spans import Spans
 from hotloop.spec import Spec
-from hotloop.spec_reading import SpecError
 
 
 class Stepwise(Fused):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.envs.naming import import_registering, look_in_current_folder
-from hotloop.spec_reading import SpecError
+from hotloop.errors import SpecError
 
 SECONDS = 2.0
 SHOWN = 15

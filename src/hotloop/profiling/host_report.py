@@ -4,13 +4,13 @@ import json
 from itertools import pairwise
 from typing import Any
 
+from hotloop.errors import SpecError
 from hotloop.profiling import show
 from hotloop.profiling.report import course_of, of_the_run, stage, what_changed
 from hotloop.progress import Reporter
 from hotloop.runs import metrics
 from hotloop.runs.folder import RunFolder
 from hotloop.spec import Spec
-from hotloop.spec_reading import SpecError
 
 ADVICE = {
     "step": "the env is what holds this run back: more envs at once, env.vectorization: async, or a faster env",

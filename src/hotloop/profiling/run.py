@@ -4,12 +4,12 @@ import json
 from typing import Any
 
 from hotloop.assembly import Assembly
+from hotloop.errors import SpecError
 from hotloop.profiling import report, show, stages
 from hotloop.progress import Reporter
 from hotloop.replay.plan import readable
 from hotloop.runs import metrics
 from hotloop.runs.folder import RunFolder
-from hotloop.spec_reading import SpecError
 
 COPIES = 3
 """Of a run's memory: its own, and what the insert and the fused loop work on."""

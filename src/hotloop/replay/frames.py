@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hotloop.spec_reading import SpecError
+from hotloop.errors import SpecError
 
 HEADROOM = 32
 """Frames beyond one per transition, as a share 1/32 of the capacity: each episode needs a few more than its steps.

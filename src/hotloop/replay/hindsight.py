@@ -10,10 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from hotloop.failures import EnvFailed, NotFinite
+from hotloop.errors import EnvFailed, NotFinite, SpecError
 from hotloop.replay.ring import Item
 from hotloop.spec import Hindsight as HindsightSpec
-from hotloop.spec_reading import SpecError
 
 REACHED, WANTED = "achieved_goal", "desired_goal"
 

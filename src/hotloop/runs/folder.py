@@ -14,9 +14,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from hotloop.errors import SpecError
 from hotloop.runs import checkpoint, signing
 from hotloop.spec import Spec
-from hotloop.spec_reading import SpecError, parse_spec, read_text, to_yaml
+from hotloop.spec.reading import parse_spec, read_text, to_yaml, with_meaning
 
 FORMAT = 2
 """1: without a signature, and with checkpoints of another content."""
@@ -129,7 +130,7 @@ class RunFolder:
             text = self._spec_bytes.decode()
         except (OSError, UnicodeDecodeError) as error:
             raise SpecError(f"{self.spec_file} cannot be read: {error}") from None
-        return parse_spec(read_text(text, str(self.spec_file)))
+        return parse_spec(with_meaning(read_text(text, str(self.spec_file))))
 
     def doubt(self) -> str | None:
         """Why someone else may have made this run, or changed its spec; None if its signature is this user's."""

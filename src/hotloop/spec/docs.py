@@ -5,18 +5,19 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from hotloop.spec import Constant, Cosine, Exponential, Linear, Periodic, Spec, Step
-from hotloop.spec_reading import models_in
+from hotloop.spec.reading import models_in
+from hotloop.spec.schedules import Constant, Cosine, Exponential, Linear, Periodic, Staircase
+from hotloop.spec.spec import Spec
 
 
 def as_markdown() -> str:
     """One table per section, in the order of the spec; schedules once, at the end."""
     parts = [
         "# Spec reference",
-        "Made by `make docs` from `src/hotloop/spec.py`. All times are environment steps. "
+        "Made by `make docs` from `src/hotloop/spec/`. All times are environment steps. "
         "Change a field with `--set a.b=c`; `hotloop schema` prints the same as JSON Schema.",
     ]
-    schedules: list[Any] = [Constant, Linear, Exponential, Step, Cosine, Periodic]
+    schedules: list[Any] = [Constant, Linear, Exponential, Staircase, Cosine, Periodic]
     _section(Spec, "", parts, schedules)
     parts.append("## Schedules\n\nWherever a *schedule* is asked for, a bare number means `constant`.")
     for model in schedules:

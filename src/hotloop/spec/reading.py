@@ -12,11 +12,12 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from hotloop import registry
-from hotloop.spec import SPEC_VERSION, Spec
+from hotloop.errors import SpecError
+from hotloop.spec.rules import NOT_ON_POLICY, ONLY_ON_THE_HOST
+from hotloop.spec.spec import SPEC_VERSION, Spec
 
-
-class SpecError(ValueError):
-    """A spec that cannot be run; its message is one line for the user."""
+OWN_ENV = "own:"
+"""Begins the id of a device env that was given from Python."""
 
 
 def preset_names() -> list[str]:
@@ -54,13 +55,32 @@ def parse_value(text: str) -> Any:
 
 
 def to_yaml(spec: Spec) -> str:
-    """Write every field, defaults too, so that the file says all that was decided."""
+    """Write every field that means something, defaults too, so that the file says all that was decided."""
     import yaml
 
-    text: str = yaml.dump(
-        spec.model_dump(mode="json"), Dumper=_yaml_dumper(), sort_keys=False, allow_unicode=True, width=110
-    )
+    text: str = yaml.dump(plain(spec), Dumper=_yaml_dumper(), sort_keys=False, allow_unicode=True, width=110)
     return text
+
+
+def plain(spec: Spec) -> dict[str, Any]:
+    """Every field that means something beside the others, as plain data that `parse_spec` takes back."""
+    return with_meaning(spec.model_dump(mode="json"))
+
+
+def with_meaning(data: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what the other choices make meaningless: of a whole spec, it is nobody's mistake that it is there."""
+    env = data.get("env")
+    env_id = str(env.get("id", "")) if isinstance(env, dict) else ""
+    on_device = registry.is_device_env(env_id) or env_id.startswith(OWN_ENV)
+    meaningless = [*(NOT_ON_POLICY if data.get("on_policy") is not None else ()), *(ONLY_ON_THE_HOST * on_device)]
+    for path in meaningless:
+        *parents, last = path.split(".")
+        section: Any = data
+        for name in parents:
+            section = section.get(name) if isinstance(section, dict) else None
+        if isinstance(section, dict):
+            section.pop(last, None)
+    return data
 
 
 def json_schema() -> dict[str, Any]:
@@ -74,7 +94,7 @@ def _presets() -> Any:
 
 def _read(source: "str | Path | Mapping[str, Any] | Spec") -> dict[str, Any]:
     if isinstance(source, Spec):
-        return source.model_dump(mode="json")
+        return plain(source)
     if isinstance(source, Mapping):
         return _with_base(copy.deepcopy(dict(source)), "the spec")
     if isinstance(source, str) and source in preset_names():
@@ -182,7 +202,7 @@ def _path_without_tags(loc: tuple[str | int, ...], data: Mapping[str, Any], *, e
     path: list[str | int] = []
     node: Any = data
     for i, part in enumerate(loc):
-        is_tag = (isinstance(node, dict) and part not in node and node.get("kind", part) in (part, "dueling")) or (
+        is_tag = (isinstance(node, dict) and part not in node and node.get("kind", part) == part) or (
             part == "constant" and not isinstance(node, dict)
         )
         if is_tag and not (ends_in_key and i == len(loc) - 1):

@@ -1,0 +1,25 @@
+"""What ends a command with one line for the user: each kind of error, and the exit code it stands for."""
+
+
+class HotloopError(Exception):
+    """An error whose message is one line for the user."""
+
+    exit_code = 1
+
+
+class SpecError(HotloopError, ValueError):
+    """A spec, a command or a file that cannot be used: bad input."""
+
+    exit_code = 2
+
+
+class NotFinite(HotloopError):
+    """An env gave a NaN or an infinity; the message names it. The run is saved."""
+
+
+class EnvFailed(HotloopError):
+    """An env raises whatever is done; the message names it and the error. The run is saved."""
+
+
+class Diverged(HotloopError):
+    """Too many updates in a row were not finite; the message says where the state was saved."""

@@ -1,0 +1,173 @@
+"""From an observation to Q-values: what a network is made of."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from hotloop.spec.section import PositiveInt, Section, Sizes, or_kind
+
+Activation = Literal["relu", "selu", "tanh", "gelu", "silu"]
+Normalization = Literal["none", "layer", "batch"]
+"""layer: over the features of one sample. batch: over the samples of a batch when learning, and by running averages
+of their mean and variance when acting and in the target net. The layer before it then has no bias."""
+Axes = Literal["HWC", "CHW"]
+
+
+class Mlp(Section):
+    """Dense layers over the flattened observation."""
+
+    kind: Literal["mlp"] = "mlp"
+    hidden: Sizes = (64, 64)
+    """Width of each layer."""
+    activation: Activation = "relu"
+    """Nonlinearity after each layer."""
+    normalization: Normalization = "none"
+    """What stands between each layer's product and its nonlinearity."""
+
+
+class Cnn(Section):
+    """Convolutions (valid padding), flatten, dense layers. uint8 images are divided by 255."""
+
+    kind: Literal["cnn"]
+    channels: Sizes = (32, 64, 64)
+    """Output channels of each convolution."""
+    kernels: Sizes = (8, 4, 3)
+    """Square kernel size of each convolution."""
+    strides: Sizes = (4, 2, 1)
+    """Stride of each convolution."""
+    padding: Literal["valid", "same"] = "valid"
+    """Padding of every convolution."""
+    hidden: Sizes = (512,)
+    """Width of each dense layer after the convolutions."""
+    layout: Axes = "HWC"
+    """Axes of an observation: channels last, or first (stacked frames)."""
+    activation: Activation = "relu"
+    """Nonlinearity after each layer."""
+    normalization: Normalization = "none"
+    """What stands between each layer's product and its nonlinearity."""
+
+    @model_validator(mode="after")
+    def _same_depth(self) -> Self:
+        if not len(self.channels) == len(self.kernels) == len(self.strides):
+            raise ValueError(
+                f"channels, kernels and strides describe {len(self.channels)}, {len(self.kernels)} and "
+                f"{len(self.strides)} convolutions; give one of each per convolution"
+            )
+        return self
+
+
+class Impala(Section):
+    """The residual network of IMPALA: per stage a convolution, max-pooling that halves the image, and residual blocks
+    of two convolutions. uint8 images are divided by 255."""
+
+    kind: Literal["impala"]
+    channels: Sizes = (16, 32, 32)
+    """Output channels of each stage."""
+    blocks: PositiveInt = 2
+    """Residual blocks in each stage."""
+    hidden: Sizes = (256,)
+    """Width of each dense layer after the convolutions."""
+    layout: Axes = "HWC"
+    """Axes of an observation: channels last, or first (stacked frames)."""
+    activation: Activation = "relu"
+    """Nonlinearity before each convolution and after each dense layer."""
+    normalization: Normalization = "none"
+    """What stands behind each convolution within the residual blocks, and each dense layer."""
+
+
+class Core(Section):
+    """Memory between torso and head, of what was seen earlier in the episode. Learns from `replay.sequence`."""
+
+    kind: Literal["lstm", "gru"] = "lstm"
+    """Long short-term memory, or gated recurrent unit."""
+    size: PositiveInt = 128
+    """Width of the memory."""
+
+
+class Head(Section):
+    """What every head has."""
+
+    kind: str
+    dueling: bool = False
+    """Q(s, a) = V(s) + A(s, a) - mean A(s, .): the state's value is learned from every action. Of a distribution, each
+    atom or quantile is made up so."""
+    hidden: Sizes = ()
+    """Width of the dense layers of the head; with `dueling`, of each of its two streams."""
+    noise: float | None = Field(default=None, gt=0)
+    """σ₀ of NoisyNet: every layer of the head learns how much noise to add to its weights (published: 0.5). There is no
+    ε by default then. Each env draws noise of its own at each step; a batch has one draw for the net that learns, one
+    for the target net and one for Double's choice."""
+
+
+class ScalarHead(Head):
+    """One Q-value per action."""
+
+    kind: Literal["scalar"] = "scalar"
+
+
+class C51Head(Head):
+    """A probability for each of `atoms` returns between `low` and `high`, per action (C51)."""
+
+    kind: Literal["c51"]
+    atoms: int = Field(default=51, ge=2)
+    """Returns that are told apart, evenly spaced."""
+    low: float = -10.0
+    """Lowest return; lower ones count as this."""
+    high: float = 10.0
+    """Highest return; higher ones count as this."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low is {self.low:g} and high is {self.high:g}; returns lie between them")
+        return self
+
+
+class QuantileHead(Head):
+    """The return's quantiles at fixed, evenly spaced fractions, per action (QR-DQN)."""
+
+    kind: Literal["qr"]
+    quantiles: PositiveInt = 51
+    """How many (published: 200)."""
+
+
+class IqnHead(Head):
+    """The return's quantiles at drawn fractions τ, per action, from cosines of τ (IQN)."""
+
+    kind: Literal["iqn"]
+    cosines: PositiveInt = 64
+    """Cosines by which τ enters the network."""
+    taus: PositiveInt = 8
+    """Fractions drawn per sample for the online net."""
+    target_taus: PositiveInt = 8
+    """Fractions drawn per sample for the target net."""
+    choice_taus: PositiveInt | None = None
+    """Fractions drawn per sample for the choice of the next action (published: 32). null: with rule double, as many as
+    `target_taus`; with rule target, those that are bootstrapped from choose too, which saves a pass."""
+    acting_taus: PositiveInt = 32
+    """Fractions whose mean is the Q-value, for acting; evenly spaced in evaluations."""
+
+
+class Network(Section):
+    """From an observation to Q-values: a torso, perhaps a memory, then a head."""
+
+    kind: Literal["composed"] = "composed"
+    torso: Annotated[Annotated[Mlp | Cnn | Impala, Field(discriminator="kind")], or_kind("mlp")] = Mlp()
+    """From an observation to features."""
+    core: Core | None = None
+    """Memory of what was seen before."""
+    head: Annotated[
+        Annotated[ScalarHead | C51Head | QuantileHead | IqnHead, Field(discriminator="kind")], or_kind("scalar")
+    ] = ScalarHead()
+    """From features to Q-values, or to the distribution of returns."""
+    init: Literal["default", "he", "orthogonal"] = "default"
+    """First weights. default: PyTorch's, uniform within 1 / sqrt(inputs). he: normal, for ReLU. orthogonal: with gain
+    sqrt(2) before an activation and 1 at the end. he and orthogonal begin with biases of zero."""
+
+
+class CustomNetwork(Section):
+    """A module of the user's own, given from Python: `hotloop.train(spec, network=module)`."""
+
+    kind: Literal["custom"]
+    name: str
+    """What the module was called, for the record; the module itself is never loaded from a file."""

@@ -1,0 +1,226 @@
+"""What does not go together, and why: every refusal of a spec that no single field can see."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from hotloop import registry
+from hotloop.spec.network import C51Head, CustomNetwork, IqnHead, Network, QuantileHead
+from hotloop.spec.schedules import ends
+from hotloop.spec.sections import GOAL_KEYS, EpsilonGreedy
+
+if TYPE_CHECKING:
+    from hotloop.spec.spec import Spec
+
+Rule = tuple[bool, str]
+"""Whether it is broken, and the line for the user."""
+
+ONLY_ON_THE_HOST = (
+    *("replay.newest_in_batch", "replay.stacked_frames", "replay.hindsight"),
+    *("env.vectorization", "env.info", "env.observe", "log.save_replay"),
+    *("evaluation.options", "evaluation.max_share"),
+)
+"""Fields that say something about Gymnasium envs only."""
+NOT_ON_POLICY = {
+    "replay": "on_policy learns without a replay; leave replay out",
+    "target": "on_policy learns without a target net; leave target out",
+    "updates_per_step": "with on_policy, epochs x minibatches say how much is learned; leave updates_per_step out",
+}
+
+
+def refusal(spec: "Spec") -> str | None:
+    """The first reason why a spec cannot be run, if there is one."""
+    for rules in (_names, _targets, _on_policy, _memory, _batches, _sizes, _schedules, _replay):
+        for is_broken, reason in rules(spec):
+            if is_broken:
+                return reason
+    return None
+
+
+def is_set(spec: "Spec", path: str) -> bool:
+    """Whether a field was given, rather than left at its default."""
+    section: Any = spec
+    for name in path.split("."):
+        if name not in section.model_fields_set:
+            return False
+        section = getattr(section, name)
+    return True
+
+
+def only_on_the_host(spec: "Spec") -> str | None:
+    """The first field given that only Gymnasium envs know, if there is one."""
+    given = next((path for path in ONLY_ON_THE_HOST if is_set(spec, path)), None)
+    return given or ("replay.storage: shared" if spec.replay.storage == "shared" else None)
+
+
+def _names(spec: "Spec") -> Iterator[Rule]:
+    for names, name, what in (
+        (registry.ENGINES, spec.engine, "engine"),
+        ({"auto": None, **registry.PIPELINES}, spec.pipeline, "pipeline"),
+    ):
+        yield name not in names, f"unknown {what} '{name}'; {registry.nearest(name, list(names))}"
+
+
+def _composed(spec: "Spec") -> Network:
+    """The network as far as the spec knows it."""
+    return spec.network if isinstance(spec.network, Network) else Network()
+
+
+def _targets(spec: "Spec") -> Iterator[Rule]:
+    head, soft, rule = _composed(spec).head, spec.target.munchausen, spec.target.rule
+    yield (
+        soft is not None and rule != "target",
+        f"target.munchausen with rule: {rule}: its soft value weighs all actions of the target net, so no other net "
+        "chooses one; use rule: target",
+    )
+    yield (
+        soft is not None and spec.replay.n_step > 1,
+        f"target.munchausen with replay.n_step: {spec.replay.n_step}: the log-policy is added to the reward of one "
+        "step; use n_step: 1",
+    )
+    yield (
+        soft is not None and isinstance(head, C51Head),
+        "target.munchausen with head c51: a mean over actions of distributions that were moved apart has no "
+        "fixed atoms; use scalar, qr or iqn",
+    )
+    yield (
+        soft is not None and spec.env.action_mask,
+        "target.munchausen with env.action_mask: the policy at the state before is not known without its mask; "
+        "use one of the two",
+    )
+    yield (
+        isinstance(head, QuantileHead | IqnHead) and spec.loss.kind == "mse",
+        f"loss.kind mse with head {head.kind}: quantiles are learned by huber, weighed by quantile; use huber",
+    )
+    yield (
+        isinstance(head, IqnHead) and head.choice_taus is not None and rule == "vanilla",
+        "network.head.choice_taus with target.rule vanilla: one pass of one net chooses and values; leave it "
+        "out, or use rule target or double",
+    )
+
+
+def _on_policy(spec: "Spec") -> Iterator[Rule]:
+    on_policy, network = spec.on_policy, _composed(spec)
+    if on_policy is None:
+        return
+    for path, reason in NOT_ON_POLICY.items():
+        yield is_set(spec, path), reason
+    yield (
+        network.head.kind != "scalar" or network.core is not None or network.head.noise is not None,
+        "on_policy learns λ-returns with a network without noise and memory; use head scalar",
+    )
+    collected = on_policy.steps * spec.env.num_envs
+    yield (
+        collected % on_policy.minibatches != 0,
+        f"on_policy collects {collected} transitions (steps x num_envs), which do not divide into its "
+        "minibatches; use another number of these",
+    )
+
+
+def _memory(spec: "Spec") -> Iterator[Rule]:
+    network, replay = _composed(spec), spec.replay
+    head, has_core = network.head, network.core is not None
+    yield (
+        isinstance(spec.network, CustomNetwork) and replay.sequence is not None,
+        "replay.sequence is for networks with a core, and a network of your own has none; leave it out",
+    )
+    yield (
+        has_core != (replay.sequence is not None),
+        "network.core and replay.sequence belong together: memory is learned from sequences; give both or none",
+    )
+    yield (
+        has_core and (head.kind != "scalar" or head.noise is not None or spec.target.munchausen is not None),
+        "network.core learns with head scalar, without noise and Munchausen; use those",
+    )
+    batch_norm = network.torso.normalization == "batch"
+    yield (
+        has_core and (replay.sampling.kind != "uniform" or replay.n_step > 1 or batch_norm),
+        "network.core learns from sequences that are drawn uniformly, step by step, without batch "
+        "normalization; use sampling: uniform, n_step: 1, normalization: none or layer",
+    )
+
+
+def _batches(spec: "Spec") -> Iterator[Rule]:
+    accumulate, devices = spec.optimizer.accumulate, spec.devices
+    yield (
+        _composed(spec).torso.normalization == "batch" and accumulate > 1,
+        "normalization: batch with optimizer.accumulate: the parts of a batch would each be normalized by "
+        "themselves; use layer, or accumulate: 1",
+    )
+    batch, name = spec.replay.batch_size, "replay.batch_size"
+    if spec.on_policy is not None:
+        batch, name = spec.on_policy.steps * spec.env.num_envs // spec.on_policy.minibatches, "a minibatch"
+    yield (
+        batch % accumulate != 0 or batch % devices != 0 or (batch // accumulate) % devices != 0,
+        f"{name} is {batch}, which {accumulate} part(s) on {devices} device(s) do not divide; use a multiple",
+    )
+    yield (
+        devices > 1 and spec.seeds > 1,
+        f"devices is {devices} and seeds is {spec.seeds}: seeds are already shared out over devices; use one of the "
+        "two",
+    )
+
+
+def _sizes(spec: "Spec") -> Iterator[Rule]:
+    block = spec.block  # raises when the ratio fits no block
+    replay = spec.replay
+    yield (
+        replay.batch_size > replay.capacity,
+        f"replay.batch_size is {replay.batch_size} but replay.capacity is {replay.capacity}; "
+        "a batch cannot be larger than the replay",
+    )
+    yield (
+        replay.capacity < block.env_steps,
+        f"replay.capacity is {replay.capacity} but a block of {spec.env.num_envs} env(s) inserts "
+        f"{block.env_steps} transitions; use at least {block.env_steps} (spec: replay.capacity)",
+    )
+    yield (
+        spec.stop.return_at_least is not None and spec.evaluation.every == 0,
+        "stop.return_at_least needs evaluations, but evaluation.every is 0; use e.g. 10000",
+    )
+    yield (
+        spec.stop.steps + block.env_steps >= 2**31,  # steps are counted in int32, up to a whole block
+        f"stop.steps is {spec.stop.steps}; use at most {2**31 - 1 - block.env_steps}",
+    )
+
+
+def _schedules(spec: "Spec") -> Iterator[Rule]:
+    beta, explored = spec.beta_schedule, ends(spec.exploration_schedule)
+    for path, numbers in (
+        ("optimizer.learning_rate", ends(spec.optimizer.learning_rate)),
+        ("exploration", explored),
+        ("replay.sampling.beta", ends(beta) if beta else {}),
+    ):
+        for name, number in numbers.items():
+            yield number < 0, f"{path}.{name} is {number:g}; it cannot be negative"
+    yield (
+        beta is not None and max(ends(beta).values()) > 1,
+        "replay.sampling.beta goes above 1; 1 takes back all of the bias",
+    )
+    if isinstance(spec.exploration, EpsilonGreedy):
+        largest = max(explored.values())
+        yield largest > 1, f"exploration.epsilon reaches {largest:g}; a probability is at most 1"
+    else:
+        yield (
+            min(explored.values()) <= 0,
+            "exploration.temperature reaches 0; it must stay above (try end: 0.01)",
+        )
+
+
+def _replay(spec: "Spec") -> Iterator[Rule]:
+    replay, observe = spec.replay, spec.env.observe
+    yield (
+        replay.hindsight is not None and (replay.n_step > 1 or replay.stacked_frames > 1 or replay.storage == "shared"),
+        "replay.hindsight stores whole one-step transitions; use n_step: 1, stacked_frames: 1",
+    )
+    twice = [key for key in observe if observe.count(key) > 1]
+    yield bool(twice), f"env.observe names '{twice[0] if twice else ''}' twice"
+    left_out = [key for key in GOAL_KEYS if observe and key not in observe]
+    yield (
+        replay.hindsight is not None and bool(left_out),
+        f"replay.hindsight needs the keys {', '.join(GOAL_KEYS)}, but env.observe leaves out {', '.join(left_out)}; "
+        "add them, or leave env.observe out",
+    )
+    yield (
+        replay.stacked_frames > 1 and replay.storage == "whole",
+        "replay.stacked_frames stores each frame once, but replay.storage is whole; use auto",
+    )

@@ -1,0 +1,128 @@
+"""What to train: typed, validated, versioned."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from hotloop.blocks import Block, plan_block
+from hotloop.spec.network import CustomNetwork, Network
+from hotloop.spec.rules import refusal
+from hotloop.spec.schedules import AnySchedule
+from hotloop.spec.section import PositiveInt, Section, or_kind
+from hotloop.spec.sections import (
+    Boltzmann,
+    Env,
+    EpsilonGreedy,
+    Evaluation,
+    Guard,
+    Log,
+    Loss,
+    OnPolicy,
+    Optimizer,
+    Prioritized,
+    Replay,
+    Stop,
+    Target,
+)
+
+SPEC_VERSION = 1
+
+
+class Spec(Section):
+    """Everything that decides the outcome of a run."""
+
+    version: Literal[1] = 1
+    """Version of this format."""
+    name: str = Field(default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Used for the run's folder."""
+    description: str = ""
+    """One line for people."""
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """Same spec, seed and machine: same result, bit for bit."""
+    seeds: int = Field(default=1, ge=1, le=256)
+    """Runs trained side by side in one program, with seeds `seed`, `seed` + 1, …; each as it would be alone. The
+    env steps of `stop` and all periods are those of one seed; `stop.return_at_least` is reached by the
+    interquartile mean of the seeds, `stop.episodes` by each seed."""
+    engine: str = "jax"
+    """Who does the array maths."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Numbers in which networks compute. Weights, targets and priorities are float32 in any case; float16 scales its
+    loss so that small gradients do not vanish."""
+    devices: PositiveInt = 1
+    """Devices over which each batch is split."""
+    pipeline: str = "auto"
+    """How experience flows to the learner; auto chooses by the env and says so."""
+    updates_per_step: float = Field(default=0.25, gt=0, le=1000)
+    """Replay ratio: gradient steps per transition, below or above 1."""
+    discount: float = Field(default=0.99, ge=0, le=1)
+    """γ. Only a terminated episode cuts the bootstrap, never a truncated one."""
+    env: Env = Env()
+    """Where experience comes from."""
+    network: Annotated[Annotated[Network | CustomNetwork, Field(discriminator="kind")], or_kind("composed")] = Network()
+    """From an observation to Q-values."""
+    target: Target = Target()
+    """What a Q-value is pulled towards."""
+    loss: Loss = Loss()
+    """How far from the target is how bad."""
+    optimizer: Optimizer = Optimizer()
+    """How a gradient becomes a step."""
+    exploration: Annotated[
+        Annotated[EpsilonGreedy | Boltzmann, Field(discriminator="kind")], or_kind("epsilon_greedy")
+    ] = EpsilonGreedy()
+    """How training actions differ from the best known."""
+    replay: Replay = Replay()
+    """Where experience is kept."""
+    on_policy: OnPolicy | None = None
+    """Learn without a replay (PQN)."""
+    evaluation: Evaluation = Evaluation()
+    """Greedy episodes on environments of their own."""
+    stop: Stop = Stop()
+    """When a run is over."""
+    log: Log = Log()
+    """What is written down while training."""
+    guard: Guard = Guard()
+    """What happens when a number is not finite."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _noise_explores(cls, data: Any) -> Any:
+        """A network that is noisy by itself needs no ε, unless one is given."""
+        if not isinstance(data, dict) or "exploration" in data:
+            return data
+        network = data.get("network")
+        head = network.get("head") if isinstance(network, dict) else getattr(network, "head", None)
+        noise = head.get("noise") if isinstance(head, dict) else getattr(head, "noise", None)
+        return data if noise is None else {**data, "exploration": {"kind": "epsilon_greedy", "epsilon": 0.0}}
+
+    @model_validator(mode="after")
+    def _can_be_run(self) -> Self:
+        if reason := refusal(self):
+            raise ValueError(reason)
+        return self
+
+    @property
+    def block(self) -> Block:
+        """The unit of work this spec asks for."""
+        if self.on_policy is not None:
+            learned = self.on_policy.epochs * self.on_policy.minibatches
+            return Block(self.env.num_envs, self.on_policy.steps, learned)
+        return plan_block(self.updates_per_step, self.env.num_envs)
+
+    @property
+    def updates_per_draw(self) -> int:
+        """Gradient steps whose batches are drawn at once: a block's, or with priorities a divisor of their number."""
+        updates, sampling = self.block.updates, self.replay.sampling
+        most = sampling.updates_per_draw if isinstance(sampling, Prioritized) else updates
+        return max(size for size in range(1, min(most, updates) + 1) if updates % size == 0)
+
+    @property
+    def exploration_schedule(self) -> AnySchedule:
+        """ε or the temperature, whichever this spec explores by."""
+        if isinstance(self.exploration, EpsilonGreedy):
+            return self.exploration.epsilon
+        return self.exploration.temperature
+
+    @property
+    def beta_schedule(self) -> AnySchedule | None:
+        """Exponent of the importance weights, when the replay is prioritised."""
+        return self.replay.sampling.beta if isinstance(self.replay.sampling, Prioritized) else None

@@ -10,7 +10,7 @@ from hotloop.errors import SpecError
 from hotloop.progress import Reporter, Silent
 from hotloop.runs.folder import RunFolder
 from hotloop.spec import Spec
-from hotloop.spec.reading import OWN_ENV, load_spec
+from hotloop.spec.reading import OWN_ENV, load_spec, sections_given
 
 if TYPE_CHECKING:
     from hotloop.agent import Agent
@@ -78,19 +78,10 @@ def _profiled(driver: "Driver") -> Run:
 
     session = driver.session
     session.spans.keep_events()
-    if driver.spec.on_policy is not None:
-        raise SpecError("a profile times the stages around a replay, and on_policy has none; use hotloop train")
-    stop, start = driver.spec.stop.steps, driver.spec.replay.start
-    if stop < start:
-        raise SpecError(f"stop.steps is {stop}, but learning begins at {start} (replay.start): nothing to profile")
-    if isinstance(session, HostSession):  # whose stages are those of its lines of metrics
-        every = driver.spec.log.every
-        if stop // every * every < start + every:
-            raise SpecError(
-                f"stop.steps is {stop:,}: a profile needs two lines of metrics after learning begins at {start:,} "
-                f"(replay.start), and log.every is {every:,}; train longer, or lower log.every"
-            )
-        driver.logs_exactly = True
+    on_host = isinstance(session, HostSession)  # whose stages are those of its lines of metrics
+    if refusal := profile_refusal(driver.spec, on_host=on_host):
+        raise SpecError(refusal)
+    driver.logs_exactly |= on_host
     result = driver.train()
     learned = result["updates"] + result["skipped"] > 0
     if driver.interrupted or not learned:
@@ -99,7 +90,7 @@ def _profiled(driver: "Driver") -> Run:
     from hotloop.profiling.host_report import profile_host_run
     from hotloop.profiling.run import profile_run
 
-    if isinstance(session, HostSession):
+    if on_host:
         pipeline = driver.assembly.pipeline_choice
         result["profile"] = profile_host_run(
             driver.spec, pipeline, session.spans, result, driver.folder, driver.reporter
@@ -108,6 +99,21 @@ def _profiled(driver: "Driver") -> Run:
         state: Any = session
         result["profile"] = profile_run(driver.assembly, state.first_state(), result, driver.folder, driver.reporter)
     return Run(driver.folder.path, result)
+
+
+def profile_refusal(spec: Spec, *, on_host: bool) -> str | None:
+    """Why a run of this spec cannot be profiled, if so; `on_host`: its envs are stepped there."""
+    if spec.on_policy is not None:
+        return "a profile times the stages around a replay, and on_policy has none; use hotloop train"
+    stop, start, every = spec.stop.steps, spec.replay.start, spec.log.every
+    if stop < start:
+        return f"stop.steps is {stop}, but learning begins at {start} (replay.start): nothing to profile"
+    if on_host and stop // every * every < start + every:
+        return (
+            f"stop.steps is {stop:,}: a profile needs two lines of metrics after learning begins at {start:,} "
+            f"(replay.start), and log.every is {every:,}; train longer, or lower log.every"
+        )
+    return None
 
 
 def profile_env(env_id: str, /, **options: Any) -> dict[str, Any]:
@@ -206,9 +212,8 @@ def _new_run(
     look_in_current_folder(parsed.env.id)
     folder = RunFolder.choose(parsed, Path(out) if out is not None else None)
     reporter = reporter or Silent()
-    given = [*overrides, *(spec if isinstance(spec, Mapping) else ())]
-    explores_as_given = any(path.partition(".")[0] == "exploration" for path in given)
-    with _assembled(parsed, network, device_env, reporter, explores_as_given) as assembly:
+    given = {*sections_given(spec), *(path.partition(".")[0] for path in overrides)}
+    with _assembled(parsed, network, device_env, reporter, "exploration" in given) as assembly:
         from hotloop.driver import Driver
 
         yield Driver(assembly, folder, reporter)
@@ -231,17 +236,18 @@ def _spec_of(folder: RunFolder, overrides: Mapping[str, Any], trust: bool, devic
     is_our_choice = "env.id" in overrides or (isinstance(section, Mapping) and "id" in section)
     if device_env is not None or spec.env.id.startswith(OWN_ENV):
         return spec
-    doubt = None if trust else folder.doubt()
-    if doubt is not None and is_our_choice and (made.env.options or made.evaluation.options):
+    doubt = folder.doubt()
+    is_refused = doubt is not None and not trust
+    if is_refused and is_our_choice and (made.env.options or made.evaluation.options):
         raise SpecError(
             f"{folder.path} holds options for another env than {spec.env.id}, and nothing shows that you made this "
             f"run: {doubt}. If you trust whoever made it, add --trust (from Python: trust=True)"
         )
+    if doubt is None and not is_our_choice:
+        look_for_module_in(folder.made_in, spec.env.id)
     if trust or is_our_choice:
         look_in_current_folder(spec.env.id)
-    elif doubt is None:
-        look_for_module_in(folder.made_in, spec.env.id)
-    elif named := from_outside(spec):
+    elif is_refused and (named := from_outside(spec)):
         raise SpecError(
             f"{folder.path} names {named}, which would run as code, and nothing shows that you made this run: {doubt}. "
             "If you trust whoever made it, add --trust (from Python: trust=True)"

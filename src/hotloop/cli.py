@@ -325,6 +325,8 @@ def _report(work: Any, as_json: bool) -> None:
 
 def _next_commands(run: Any) -> dict[str, str]:
     """What can be done with a run that has just ended, as commands to copy."""
+    from hotloop import registry
+    from hotloop.api import profile_refusal
     from hotloop.envs.naming import from_outside
     from hotloop.runs.folder import RunFolder
 
@@ -340,7 +342,9 @@ def _next_commands(run: Any) -> dict[str, str]:
     elif not stopped.endswith("episodes done"):  # a new end would change nothing
         further = max(spec.stop.steps, _about_twice(int(result["env_steps"])))
         commands["continue"] = f"hotloop resume {path} --steps {further}{trust}"
-    if "profile" not in result and spec.on_policy is None and spec.stop.steps >= spec.replay.start:
+    on_host = not registry.is_device_env(spec.env.id)
+    is_found_here = not from_outside(spec) or folder.made_in in ("", os.getcwd())
+    if "profile" not in result and is_found_here and not profile_refusal(spec, on_host=on_host):
         commands["profile"] = f"hotloop profile {shlex.quote(str(run.path / 'spec.yaml'))}"
     if any(run.path.glob("events.out.tfevents.*")):
         commands["watch"] = f"tensorboard --logdir {path}"

@@ -56,6 +56,7 @@ class Driver:
         self.stages_before: dict[str, float] = {}
         self.interrupted = False
         self.owes_evaluation = False
+        self.evaluations_failed = 0  # since the last one that did not: each attempt plays other episodes
         self.logs_exactly = self.spec.log.exact
         self.goal_from = -1  # evaluations after this env step may end the run as solved
 
@@ -75,7 +76,9 @@ class Driver:
         try:
             lost = self.session.restore(arrays)
             self.best_return, self.evaluation = _known(facts, len(self.seeds))
-            self.owes_evaluation, self.goal_from = facts.get("evaluation_due") is True, _goal_from(facts)
+            self.owes_evaluation = facts.get("evaluation_due") is True
+            self.goal_from = _whole(facts, "goal_from", -1)
+            self.evaluations_failed = _whole(facts, "evaluations_failed", 0)
         except (ValueError, TypeError, OverflowError) as error:  # whatever numbers a damaged file can hold
             raise SpecError(f"{self.folder.path}: {error}") from None
         self._compile()
@@ -271,8 +274,12 @@ class Driver:
         return figures
 
     def _run_evaluation(self, host: Reading) -> None:
-        """Play greedy episodes; where an interrupt or an env ends them, the resumed run plays them first."""
-        self.owes_evaluation = True
+        """Play greedy episodes; where an interrupt or an env ends them, the resumed run plays them first.
+
+        After an interrupt the same ones; after an env that failed others, or it would fail again for ever.
+        """
+        self.owes_evaluation, attempt = True, self.evaluations_failed
+        self.evaluations_failed += 1
         with self.reporter.counting("greedy episodes") as show, self.session.spans["evaluate"]:
 
             def tell(done: int, wanted: int) -> None:
@@ -281,10 +288,11 @@ class Driver:
                 show(done, wanted)
 
             try:
-                played = self._saved_if_an_env_fails(self.session.evaluate, tell)
+                played = self._saved_if_an_env_fails(self.session.evaluate, tell, attempt)
             except _Interrupted:
+                self.evaluations_failed = attempt
                 return
-        self.owes_evaluation = False
+        self.owes_evaluation, self.evaluations_failed = False, 0
         summaries = [episodes.summary() for episodes in played]
         summary = statistics.together(summaries) if len(summaries) > 1 else summaries[0]
         self.evaluation = {"env_steps": host.env_steps, **summary}
@@ -324,6 +332,7 @@ class Driver:
             "evaluation": self.evaluation,
             "best_return": self.best_return,
             **({"evaluation_due": True} if self.owes_evaluation else {}),
+            **({"evaluations_failed": self.evaluations_failed} if self.evaluations_failed else {}),
             **({"goal_from": self.goal_from} if self.goal_from >= 0 else {}),
             "digests": digests(arrays),
         }
@@ -447,12 +456,12 @@ def _known(facts: dict[str, Any], seeds: int) -> tuple[float | None, dict[str, A
     return best, evaluation
 
 
-def _goal_from(facts: dict[str, Any]) -> int:
-    """The env step from which on evaluations may end the run, from a checkpoint's manifest."""
-    step = facts.get("goal_from", -1)
-    if type(step) is not int:
-        raise ValueError(f"the checkpoint's manifest has goal_from {step!r}")
-    return step
+def _whole(facts: dict[str, Any], name: str, otherwise: int) -> int:
+    """A whole number from a checkpoint's manifest, if it is there."""
+    number = facts.get(name, otherwise)
+    if type(number) is not int:
+        raise ValueError(f"the checkpoint's manifest has {name} {number!r}")
+    return number
 
 
 def _is_evaluation(found: dict[str, Any], seeds: int) -> bool:

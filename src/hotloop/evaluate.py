@@ -147,7 +147,7 @@ def play(
     count, k being how many the slowest has begun, and those that still run count as they stand; short episodes are so
     never counted more often than long ones. `tell(done, wanted)` hears of every vector step, and may raise.
     """
-    failures = steps = cut = 0
+    failures = steps = 0
     share_N = np.full(envs.num_envs, wanted // envs.num_envs) + (np.arange(envs.num_envs) < wanted % envs.num_envs)
     played: list[_Played] = []
     count_N, length_N = np.zeros((2, envs.num_envs), np.int64)
@@ -162,8 +162,7 @@ def play(
         if most_steps is not None and steps >= most_steps:
             begun = int((count_N + (length_N > 0))[running_N].min())
             if begun:  # an env that raised has begun nothing yet
-                planned, share_N = int(share_N.sum()), np.minimum(share_N, begun)
-                cut = planned - int(np.minimum(count_N, share_N).sum())
+                share_N = np.minimum(share_N, begun)
                 break
         if tell is not None:
             tell(len(played), wanted)
@@ -191,6 +190,7 @@ def play(
                 obs = fresh
     for i in np.flatnonzero(count_N < share_N):
         keep(step, int(i), endless=False)
+    cut = wanted - int(np.minimum(count_N, share_N).sum())  # those that were not begun, or not played to their end
     counted = [episode for episode in played if episode.number < share_N[episode.env]]
     return Episodes(
         np.array([episode.episode_return for episode in counted], np.float32),

@@ -99,6 +99,9 @@ def test_what_can_be_done_next_is_offered_only_where_it_makes_sense(finished):
     assert _offered(finished)["evaluate"].endswith("--which last")
     (finished / "spec.yaml").write_text(to_yaml(package.load_spec("pqn")))
     assert "profile" not in _offered(finished), "refused where there is no replay"
+    short = package.load_spec({"env": {"id": "CartPole-v1"}, "stop": {"steps": 2_000}})
+    (finished / "spec.yaml").write_text(to_yaml(short))
+    assert "profile" not in _offered(finished), "too few lines of metrics"
 
 
 def test_what_is_offered_can_be_copied_and_run(hotloop, finished, tmp_path):

@@ -36,6 +36,20 @@ def test_sigint_ends_the_run_with_a_checkpoint_and_says_how_to_continue(hotloop,
     assert manifest(tmp_path / "run")["env_steps"] == reached + 400
 
 
+def test_ctrl_c_in_a_terminal_reaches_env_processes_too_and_still_saves(tmp_path):
+    own_group = "import os; os.setpgid(0, 0)"
+    settings = ("env={id: CartPole-v1, num_envs: 2, vectorization: async}", "evaluation.every=0", "log.every=200")
+    words = [word for setting in settings for word in ("--set", setting)]
+    words += ["--set", "stop.return_at_least=null", "--steps", str(DAYS)]
+    process = start("train", "cartpole", "--out", "run", *words, cwd=tmp_path, before=own_group)
+    wait_for(_is_training(tmp_path), process)
+    os.killpg(process.pid, signal.SIGINT)
+    ran = finish(process, timeout=30)
+    assert ran.code == 0, ran.err
+    assert "stopped by SIGINT" in ran.out
+    assert len(checkpoints(tmp_path / "run")) == 1
+
+
 def test_sigterm_ends_the_run_with_a_checkpoint_and_is_named_in_the_json(tmp_path, spec_file):
     process = start(*ENDLESS, "--json", cwd=tmp_path)
     wait_for(_is_training(tmp_path), process)

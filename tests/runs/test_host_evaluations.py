@@ -4,12 +4,14 @@ import os
 import signal
 from contextlib import contextmanager
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from hotloop_process import TINY, manifest, metrics
 from walk_env import Walk
 
 import hotloop
+from hotloop.errors import NotFinite
 from hotloop.progress import Silent, Terminal
 
 TIMES = {"seconds", "env_steps_per_s", "updates_per_s", "stage_seconds"}
@@ -128,6 +130,31 @@ def test_an_interrupted_evaluation_is_given_up_and_made_up_for(tmp_path, steps):
     assert outcome(resumed) == outcome(whole)
     assert manifest(parts.path)["digests"] == manifest(whole.path)["digests"]
     assert "evaluation_due" not in manifest(parts.path)
+
+
+class Frail(gym.Wrapper):
+    """Gives NaN in episodes that begin with certain seeds."""
+
+    seeds: frozenset[int] = frozenset()
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = self.env.reset(seed=seed, options=options)
+        return (np.full_like(obs, np.nan) if seed in Frail.seeds else obs), info
+
+
+def test_an_evaluation_that_an_env_ended_is_made_up_for_with_other_episodes(tmp_path, monkeypatch):
+    gym.register("Frail-v0", entry_point=lambda **options: Frail(Walk(**options)))
+    own = {"env.id": "Frail-v0"}
+    first = int(np.random.SeedSequence([0, 400, 1]).generate_state(1)[0]) % (2**31 - 16)
+    monkeypatch.setattr(Frail, "seeds", frozenset({first}))
+    with pytest.raises(NotFinite, match="the run is saved"):
+        hotloop.train(SPEC, out=tmp_path / "run", **own)
+    assert manifest(tmp_path / "run")["evaluations_failed"] == 1
+    resumed = hotloop.resume(tmp_path / "run", trust=True)
+    assert resumed.env_steps == 500
+    assert [row["env_steps"] for row in metrics(resumed.path, "eval")] == [200, 400, 500]
+    assert "evaluations_failed" not in manifest(tmp_path / "run")
+    gym.registry.pop("Frail-v0")
 
 
 def test_a_resumed_run_cuts_its_evaluations_where_an_uninterrupted_one_does(tmp_path):

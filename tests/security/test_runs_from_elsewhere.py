@@ -88,6 +88,19 @@ def test_a_command_on_an_unsigned_run_imports_nothing_unless_it_is_trusted(besid
         assert all(line.endswith(" --trust") for line in offered)
 
 
+def test_a_place_that_no_folder_can_have_is_refused_in_a_line(beside):
+    _change_facts(beside, made_in="\ud800")
+    assert "'evil'" in finish(start("eval", "run", "--episodes", "1", cwd=beside.parent)).refusal
+
+
+def test_where_a_run_was_made_counts_only_if_the_module_lay_there(own_run, tmp_path, monkeypatch):
+    assert RunFolder.open(own_run).made_in == str(own_run.parent)
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder.choose(load_spec("cartpole"), tmp_path / "installed")
+    folder.create(load_spec({"env": {"id": "gymnasium.envs:CartPole-v1"}}), {})
+    assert RunFolder.open(tmp_path / "installed").made_in == ""
+
+
 @pytest.mark.parametrize("command", [["eval", "run", "--episodes", "1"], ["resume", "run", "--steps", "250"]], ids=str)
 def test_a_run_of_ones_own_needs_no_word(beside, command):
     ran = finish(start(*command, cwd=beside.parent))
@@ -105,6 +118,10 @@ def test_ones_own_module_is_looked_for_where_the_run_was_made_and_not_where_it_l
     package.load(beside)
     assert mark.exists()
     assert not (tmp_path / "executed").exists(), "a module that lies beside a run someone sent back"
+    mark.unlink()
+    sys.modules.pop("evil")
+    package.load(beside, trust=True)  # a word more than needed does no harm
+    assert mark.exists()
     _change_facts(beside, made_in=str(tmp_path))
     with pytest.raises(SpecError, match="'evil'"):  # where it was made is part of the signature
         package.load(beside)

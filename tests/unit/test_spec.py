@@ -11,7 +11,16 @@ from pydantic import BaseModel
 
 from hotloop.errors import SpecError
 from hotloop.spec import Cnn, Constant, EpsilonGreedy, Linear, Mlp, ScalarHead, Spec, rules
-from hotloop.spec.reading import json_schema, load_spec, parse_spec, parse_value, preset_names, to_yaml, with_meaning
+from hotloop.spec.reading import (
+    json_schema,
+    load_spec,
+    parse_spec,
+    parse_value,
+    preset_names,
+    sections_given,
+    to_yaml,
+    with_meaning,
+)
 
 
 def refusal(data: dict[str, Any]) -> str:
@@ -662,3 +671,13 @@ def test_a_written_spec_says_every_field() -> None:
     written = parse_value(to_yaml(Spec()))
     assert set(written) == set(Spec.model_fields)
     assert written["optimizer"]["learning_rate"] == {"kind": "constant", "value": 0.001}
+
+
+def test_what_a_preset_says_is_not_what_the_user_has_given(tmp_path: Path) -> None:
+    plain_file, own_file = tmp_path / "plain.yaml", tmp_path / "own.yaml"
+    plain_file.write_text("base: rainbow\nseed: 1\n")
+    own_file.write_text("base: rainbow\nexploration: {epsilon: 0.0}\n")
+    assert sections_given("rainbow") == set()
+    assert "exploration" not in sections_given(plain_file)
+    assert "exploration" in sections_given(own_file)
+    assert "exploration" not in parse_spec({"network": {"head": {"noise": 0.5}}}).model_fields_set

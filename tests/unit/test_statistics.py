@@ -10,3 +10,11 @@ def test_a_figure_that_one_seed_does_not_have_is_left_out():
         summary = together(order)
         assert summary["return_mean"] == 1.0
         assert not any(name.startswith("score") for name in [*summary, *summary["by_seed"]])
+
+
+def test_episodes_cut_or_endless_in_some_seeds_are_counted_over_all() -> None:
+    plain = {"episodes": 4, "return_mean": 1.0}
+    summary = together([plain, {**plain, "endless": 3}, {**plain, "endless": 2, "cut": 1}])
+    assert (summary["endless"], summary["cut"]) == (5, 1)
+    assert summary["by_seed"]["endless"] == [0, 3, 2]
+    assert "cut" not in together([plain, plain])

@@ -1,7 +1,7 @@
 """CartPole training against Stable-Baselines3: same network, batch, replay ratio, optimiser and env count.
 
-On both sides the whole loop is timed, after learning has begun: `hotloop.train` with the metrics and checkpoints it
-writes, SB3's `learn` with what it does around its steps.
+On both sides the whole loop is timed, from the first update to the stop: that of `hotloop.train` with the metrics and
+checkpoints it writes, SB3's `learn` with what it does around its steps.
 """
 
 import tempfile
@@ -107,6 +107,7 @@ def _spec(num_envs: int, env_id: str = "cartpole") -> Spec:
             "target.every": 512,
             "exploration.epsilon": {"kind": "linear", "start": 1.0, "end": 0.05, "steps": 1_000},
             "evaluation.every": 0,
+            "log.checkpoint_every": 10_000,
             "optimizer.learning_rate": {"kind": "linear", "start": 1e-3, "end": 1e-4, "steps": 10_000_000},
         },
     )

@@ -5,6 +5,7 @@ next step starts from, and a step in which an env was only reset is not `valid`:
 """
 
 import os
+import signal
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -60,7 +61,8 @@ def make_vector_env(
             # Reset by us: with SAME_STEP Gymnasium keeps the last observation of an env that reuses its array, and
             # the reset then overwrites it.
             reset_by_us = {"autoreset_mode": AutoresetMode.DISABLED, "context": "spawn"}
-            wrappers: Any = [partial(ShowsChosen, observe=observe)] if observe else []
+            wrappers: Any = [partial(_leaving_interrupts_to, process=os.getpid())]
+            wrappers += [partial(ShowsChosen, observe=observe)] if observe else []
             return gym.make_vec(env_id, num_envs, "async", reset_by_us, wrappers, **options)
         threads = min(num_envs, os.cpu_count() or 1) if vectorization == "threads" else 1
         return SerialEnvs(lambda: gym.make(env_id, disable_env_checker=True, **options), num_envs, info_keys, threads)
@@ -350,6 +352,13 @@ class HostEnvs:
             if leaf.dtype == np.float32 and not np.isfinite(leaf).all():
                 bad_N = ~np.isfinite(leaf.reshape(self.num_envs, -1)).all(axis=1)
                 raise NotFinite(f"env {int(np.flatnonzero(bad_N)[0])} gave an observation{where} that is not finite")
+
+
+def _leaving_interrupts_to(env: Any, process: int) -> Any:
+    """The env as it is; in a process of its own, Ctrl-C is left to `process`, which saves the run and then ends it."""
+    if os.getpid() != process:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return env
 
 
 def _said(error: Exception) -> str:

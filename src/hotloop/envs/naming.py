@@ -57,6 +57,22 @@ def look_for_module_in(folder: str, env_id: str) -> None:
             sys.path.append(folder)
 
 
+def folder_of_module(env_id: str) -> str:
+    """The current folder, if the module that an id names was found in it; else "".
+
+    A run remembers it, so that its maker can load it from elsewhere; a module that is installed is found anyway.
+    """
+    package = "" if registry.is_device_env(env_id) else split_id(env_id)[0].partition(".")[0]
+    module = sys.modules.get(package)
+    places = getattr(module, "__path__", None) or [getattr(module, "__file__", None)]
+    try:
+        here = os.getcwd()
+        is_here = any(place and os.path.dirname(os.path.realpath(place)) == os.path.realpath(here) for place in places)
+    except OSError:  # a folder that was removed
+        return ""
+    return here if is_here else ""
+
+
 def from_outside(spec: Spec) -> str | None:
     """What a spec names that is neither hotloop's nor of the env packages it supports, in words; None for nothing."""
     env = spec.env

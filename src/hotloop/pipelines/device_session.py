@@ -98,7 +98,7 @@ class DeviceSession:
         )
         self.state = self.state._replace(totals=zeros)
 
-    def evaluate(self, tell: Tell | None = None) -> list[Episodes]:
+    def evaluate(self, tell: Tell | None = None, attempt: int = 0) -> list[Episodes]:
         """Greedy episodes of each seed, on keys of that seed and this env step; one program, so nobody is told."""
         env_steps = self.read().env_steps
         keys = [jax.random.fold_in(jax.random.key(seed), env_steps) for seed in self.seeds]

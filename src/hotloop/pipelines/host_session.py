@@ -452,13 +452,13 @@ class HostSession:
         running = {"obs": self.obs, "episode_return": self.episode_return, "episode_length": self.episode_length}
         return {**self.envs.arrays(), **running}
 
-    def evaluate(self, tell: Tell | None = None) -> list[Episodes]:
+    def evaluate(self, tell: Tell | None = None, attempt: int = 0) -> list[Episodes]:
         """Greedy episodes on envs of their own."""
 
         def greedy(obs_N: Any, legal_NA: np.ndarray | None = None) -> np.ndarray:
             return np.argmax(targets.legal_only(self.q(obs_N), legal_NA, xp=np), axis=-1)
 
-        episodes, seed = self.spec.evaluation.episodes, self._eval_seed()
+        episodes, seed = self.spec.evaluation.episodes, self._eval_seed(attempt)
         with one_blas_thread():
             return [play_on_host(self.spec, greedy, episodes, seed, self._most_eval_steps(), tell)]
 
@@ -468,8 +468,8 @@ class HostSession:
         period = min(max(evaluation.every, self.block.env_steps), self.env_steps)
         return math.ceil(evaluation.max_share * period)
 
-    def _eval_seed(self) -> int:
-        return int(np.random.SeedSequence([self.seed, self.env_steps, 1]).generate_state(1)[0])
+    def _eval_seed(self, attempt: int) -> int:
+        return int(np.random.SeedSequence([self.seed, self.env_steps, 1 + attempt]).generate_state(1)[0])
 
     def close(self) -> None:
         """Close the envs and what goes with them."""

@@ -62,8 +62,11 @@ class Session(Protocol):
     def forget_totals(self) -> None:
         """Start the sums of the next line of metrics."""
 
-    def evaluate(self, tell: Tell | None = None) -> list[Episodes]:
-        """Greedy episodes with the present weights, of each seed; changes nothing. On the host `tell` hears of them."""
+    def evaluate(self, tell: Tell | None = None, attempt: int = 0) -> list[Episodes]:
+        """Greedy episodes with the present weights, of each seed; changes nothing. On the host `tell` hears of them.
+
+        Each `attempt` plays other episodes.
+        """
 
     def close(self) -> None:
         """Let go of what outlives a run: envs and their processes."""

@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from hotloop.envs.naming import folder_of_module
 from hotloop.errors import SpecError
 from hotloop.runs import checkpoint, signing
 from hotloop.spec import Spec
@@ -90,7 +91,8 @@ class RunFolder:
             except FileExistsError:
                 number += 1
                 self._place(base.with_name(f"{base.name}-{number}"))
-        text, signature, unsigned, made_in = to_yaml(spec).encode(), None, None, _here()
+        text, signature, unsigned = to_yaml(spec).encode(), None, None
+        made_in = folder_of_module(spec.env.id)
         try:
             signature = signing.sign(FORMAT, made_in, text)
         except signing.NoKey as error:
@@ -110,6 +112,7 @@ class RunFolder:
         self.__dict__.pop("_spec_bytes", None)
 
     def _write_facts(self, facts: dict[str, Any]) -> None:
+        self.__dict__.pop("_facts", None)
         self._write(self.facts_file, (json.dumps(facts, indent=1) + "\n").encode())
 
     def _write(self, path: Path, text: bytes) -> None:
@@ -150,7 +153,7 @@ class RunFolder:
 
     @property
     def made_in(self) -> str:
-        """The folder in which the run was made: part of its signature."""
+        """The folder in which the module of its env was found, if that was the current one: part of its signature."""
         return str(self.read_facts().get("made_in", ""))
 
     def require_resumable(self) -> None:
@@ -171,6 +174,11 @@ class RunFolder:
 
     def read_facts(self) -> dict[str, Any]:
         """What `create` wrote."""
+        return dict(self._facts)
+
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
+        """Read once, like the spec."""
         if not self.facts_file.is_file():
             raise SpecError(f"{self.path} is not a run: it has no {self.facts_file.name}")
         try:
@@ -210,13 +218,6 @@ class RunFolder:
             return checkpoint.load(folder)
         except checkpoint.CheckpointError as error:
             raise SpecError(str(error)) from None
-
-
-def _here() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it was removed
-        return ""
 
 
 def _circumstances() -> dict[str, Any]:

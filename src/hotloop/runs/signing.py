@@ -53,7 +53,7 @@ def key_file() -> Path:
 
 
 def _digest(key: bytes, run_format: int, made_in: str, spec: bytes) -> str:
-    signed = b"hotloop run %d\0%s\0%s" % (run_format, made_in.encode("utf-8", "surrogateescape"), spec)
+    signed = b"hotloop run %d\0%s\0%s" % (run_format, made_in.encode("utf-8", "surrogatepass"), spec)
     return hmac.digest(key, signed, "sha256").hex()
 
 

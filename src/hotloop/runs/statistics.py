@@ -39,15 +39,22 @@ def estimate(values: np.ndarray) -> Estimate:
     return Estimate(middle, float(interval.low), float(interval.high))
 
 
+COUNTS = ("cut", "endless")
+"""Figures of a summary that are there only where there is something to count."""
+
+
 def together(summaries: list[dict[str, float]]) -> dict[str, Any]:
     """One summary of several seeds: means, interquartile means with intervals, and each seed's own figures.
 
-    A figure that some seed does not have is left out.
+    A figure that some seed does not have is left out; episodes that were cut or endless are counted over all seeds.
     """
+    counted = [name for name in COUNTS if any(name in summary for summary in summaries)]
+    summaries = [{**dict.fromkeys(counted, 0), **summary} for summary in summaries]
     shared = [name for name in summaries[0] if all(name in summary for summary in summaries)]
     each = {name: [summary[name] for summary in summaries] for name in shared}
     figures: dict[str, Any] = {name: float(np.mean(values)) for name, values in each.items()}
     figures["episodes"] = summaries[0]["episodes"]
+    figures |= {name: sum(each[name]) for name in counted}
     for name, values in each.items():
         if name.endswith("_mean"):
             found = estimate(np.array(values))

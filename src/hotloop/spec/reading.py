@@ -97,28 +97,42 @@ def _read(source: "str | Path | Mapping[str, Any] | Spec") -> dict[str, Any]:
         return plain(source)
     if isinstance(source, Mapping):
         return _with_base(copy.deepcopy(dict(source)), "the spec")
+    return read_text(*_text(source))
+
+
+def _text(source: str | Path) -> tuple[str, str]:
+    """The text of a preset or a file, and what to call it in a complaint."""
     if isinstance(source, str) and source in preset_names():
-        text, where = (_presets() / f"{source}.yaml").read_text(), f"preset {source}"
-    else:
-        path = Path(source)
-        looks_like_a_file = path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1
-        if not path.is_file():
-            names = preset_names()
-            hint = (
-                "no such file"
-                if looks_like_a_file
-                else f"no such preset or file; {registry.nearest(str(source), names)}"
-            )
-            raise SpecError(f"'{source}': {hint}")
-        try:
-            text, where = path.read_text(), str(path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise SpecError(f"'{source}' cannot be read: {error}") from None
-    return read_text(text, where)
+        return (_presets() / f"{source}.yaml").read_text(), f"preset {source}"
+    path = Path(source)
+    looks_like_a_file = path.suffix in (".yaml", ".yml", ".json") or len(path.parts) > 1
+    if not path.is_file():
+        names = preset_names()
+        hint = (
+            "no such file" if looks_like_a_file else f"no such preset or file; {registry.nearest(str(source), names)}"
+        )
+        raise SpecError(f"'{source}': {hint}")
+    try:
+        return path.read_text(), str(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"'{source}' cannot be read: {error}") from None
+
+
+def sections_given(source: "str | Path | Mapping[str, Any] | Spec") -> set[str]:
+    """Sections that a user has written: not those of a preset, by its name or as the base of a file."""
+    if isinstance(source, Spec):
+        return set(source.model_fields_set)
+    if isinstance(source, Mapping):
+        return set(source)
+    return set() if source in preset_names() else set(_parsed(*_text(source)))
 
 
 def read_text(text: str, where: str) -> dict[str, Any]:
     """The plain data of a spec's text, which came from `where`: a YAML file, or a JSON one by its name."""
+    return _with_base(_parsed(text, where), where)
+
+
+def _parsed(text: str, where: str) -> dict[str, Any]:
     try:
         data = json.loads(text) if where.endswith(".json") else _parse_yaml(text)
     except SpecError as error:
@@ -127,7 +141,7 @@ def read_text(text: str, where: str) -> dict[str, Any]:
         raise SpecError(f"{where}: not JSON: {error}") from None
     if not isinstance(data, dict):
         raise SpecError(f"{where} holds {type(data).__name__}, expected a mapping of spec fields")
-    return _with_base(data, where)
+    return data
 
 
 def _with_base(data: dict[str, Any], where: str) -> dict[str, Any]:

@@ -140,13 +140,13 @@ class Prioritized(Section):
     largest divisor of their number up to this. 1 is the published algorithm, and the dearest."""
 
 
-GOAL_KEYS = ("observation", "achieved_goal", "desired_goal")
+GOAL_KEYS = ("achieved_goal", "desired_goal")
 
 
 class Hindsight(Section):
     """For envs with goals: each episode is stored again as if what it reached had been the goal.
 
-    Needs observations with `observation`, `achieved_goal` and `desired_goal`, and an env with `compute_reward`."""
+    Needs observations with `achieved_goal` and `desired_goal`, and an env with `compute_reward`."""
 
     goals: Literal["final", "future", "episode"] = "future"
     """final: what the episode's last step reached. future: what this or a random later step reached, drawn for

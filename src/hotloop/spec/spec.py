@@ -1,13 +1,13 @@
 """What to train: typed, validated, versioned."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from hotloop.blocks import Block, plan_block
 from hotloop.spec.network import CustomNetwork, Network
 from hotloop.spec.rules import refusal
-from hotloop.spec.schedules import AnySchedule
+from hotloop.spec.schedules import AnySchedule, Constant
 from hotloop.spec.section import PositiveInt, Section, or_kind
 from hotloop.spec.sections import (
     Boltzmann,
@@ -83,16 +83,14 @@ class Spec(Section):
     guard: Guard = Guard()
     """What happens when a number is not finite."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _noise_explores(cls, data: Any) -> Any:
+    @model_validator(mode="after")
+    def _noise_explores(self) -> Self:
         """A network that is noisy by itself needs no ε, unless one is given."""
-        if not isinstance(data, dict) or "exploration" in data:
-            return data
-        network = data.get("network")
-        head = network.get("head") if isinstance(network, dict) else getattr(network, "head", None)
-        noise = head.get("noise") if isinstance(head, dict) else getattr(head, "noise", None)
-        return data if noise is None else {**data, "exploration": {"kind": "epsilon_greedy", "epsilon": 0.0}}
+        is_noisy = isinstance(self.network, Network) and self.network.head.noise is not None
+        if is_noisy and "exploration" not in self.model_fields_set:
+            # Set beside pydantic, which would count it as given.
+            self.__dict__["exploration"] = EpsilonGreedy(epsilon=Constant(value=0.0))
+        return self
 
     @model_validator(mode="after")
     def _can_be_run(self) -> Self:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hotloop.assembly import Assembly
-from hotloop.engines.jax.engine import METRICS, JaxEngine
+from hotloop.engines.jax.engine import JaxEngine
 from hotloop.errors import SpecError
-from hotloop.replay.ring import Item
+from hotloop.experience import METRICS, Item
 from hotloop.spec import Spec
 from hotloop.spec.reading import load_spec, preset_names
 

@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 import torch
 
-from hotloop.engines.jax.engine import METRICS, UPDATES_TO_DOUBLE_IT, JaxEngine, LearnerState, LossScale
+from hotloop.engines.jax.engine import UPDATES_TO_DOUBLE_IT, JaxEngine, LearnerState, LossScale
 from hotloop.engines.jax.heads import cosines_of_pi
 from hotloop.engines.jax.modules import Mode, dense_layers, factors, noise_size, perturbed
 from hotloop.engines.jax.torsos import cnn, impala, mlp
+from hotloop.experience import METRICS, Item
 from hotloop.learning import targets
 from hotloop.learning.estimates import Atoms, Means, Quantiles
-from hotloop.replay.ring import Item
 from hotloop.spec import Cnn, Impala, Mlp, Munchausen, Spec
 from hotloop.spec.reading import parse_spec
 

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hotloop.engines.jax.engine import METRICS, JaxEngine, LearnerState
+from hotloop.engines.jax.engine import JaxEngine, LearnerState
 from hotloop.envs.device import ObsSpec
+from hotloop.experience import METRICS, Item
 from hotloop.pipelines.fused import Fused, FusedState
-from hotloop.replay.ring import Item
 from hotloop.runs.state import digests, to_arrays
 from hotloop.spec import Spec
 from hotloop.spec.reading import parse_spec

@@ -12,10 +12,10 @@ import pytest
 from test_fused import LENGTHS, Counting
 
 from hotloop.engines.jax.engine import JaxEngine
+from hotloop.experience import Item
 from hotloop.pipelines.fused import Drawn, Fused, FusedState
 from hotloop.pipelines.stepwise import Stepwise
 from hotloop.replay import device_tree
-from hotloop.replay.ring import Item
 from hotloop.runs.state import digests, to_arrays
 from hotloop.spec import Spec
 from hotloop.spec.reading import parse_spec

@@ -13,9 +13,9 @@ from hotloop.envs.host import HostEnvs
 from hotloop.envs.host_spaces import actions, observations
 from hotloop.errors import NotFinite, SpecError
 from hotloop.evaluate import play
+from hotloop.experience import Item
 from hotloop.pipelines import concurrent, sync
 from hotloop.replay.host_ring import HostRing
-from hotloop.replay.ring import Item
 from hotloop.spec.reading import parse_spec
 
 pytestmark = pytest.mark.less_optimised

@@ -124,7 +124,7 @@ def test_importance_weights_scale_the_loss_of_each_sample():
     engine = JaxEngine(spec, jax.ShapeDtypeStruct((3,), np.float32), 2)
     state = engine.init(jax.random.key(0))
     random = np.random.default_rng(0)
-    from hotloop.replay.ring import Item
+    from hotloop.experience import Item
 
     batch = Item(
         random.normal(size=(4, 3)).astype(np.float32),

@@ -13,10 +13,10 @@ from naive_replay import H, ListEnvs, NaiveItem, NaiveReplay, Script, W
 
 from hotloop.envs.bit_flip import BitFlip
 from hotloop.errors import SpecError
+from hotloop.experience import Item
 from hotloop.replay.frames import Frames
 from hotloop.replay.host import SHARED_FROM, Batches, HostReplay, Step
 from hotloop.replay.limiter import Limiter
-from hotloop.replay.ring import Item
 from hotloop.spec import Hindsight, Prioritized, Replay
 
 GAMMA = 0.9

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hotloop.engines.jax.engine import METRICS, JaxEngine
+from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.device import ObsSpec
 from hotloop.errors import SpecError
+from hotloop.experience import METRICS
 from hotloop.learning.returns import lambda_returns
 from hotloop.pipelines.on_policy import MOST_PACKED, OnPolicy, OnPolicyState, Step, orders
 from hotloop.runs.state import digests, to_arrays

@@ -21,7 +21,7 @@ from stable_baselines3.common.buffers import ReplayBufferSamples
 from stable_baselines3.common.logger import Logger
 
 from hotloop.engines.jax.engine import JaxEngine
-from hotloop.replay.ring import Item
+from hotloop.experience import Item
 from hotloop.spec.reading import parse_spec
 
 pytestmark = pytest.mark.less_optimised

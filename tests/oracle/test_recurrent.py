@@ -14,13 +14,14 @@ import torch
 
 from hotloop.engines.jax import cores
 from hotloop.engines.jax.cores import CORES
-from hotloop.engines.jax.engine import METRICS, JaxEngine
+from hotloop.engines.jax.engine import JaxEngine
 from hotloop.engines.jax.modules import Functions
 from hotloop.engines.jax.recurrent import RecurrentEngine, mean_of_known
 from hotloop.envs.cartpole import CartPole
 from hotloop.envs.device import ObsSpec
 from hotloop.errors import SpecError
 from hotloop.evaluate import episodes_program, to_host
+from hotloop.experience import METRICS
 from hotloop.pipelines.recurrent import Recurrent
 from hotloop.replay import ring, sequences
 from hotloop.runs.state import digests, to_arrays

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hotloop.experience import Item, row_example
 from hotloop.replay import ring
-from hotloop.replay.ring import Item, Ring
+from hotloop.replay.ring import Ring
 
 pytestmark = pytest.mark.less_optimised
 
-ROW = ring.row_example(jax.ShapeDtypeStruct((2,), np.float32))
+ROW = row_example(jax.ShapeDtypeStruct((2,), np.float32))
 insert = jax.jit(ring.insert)
 sample = jax.jit(ring.sample, static_argnums=2)
 
@@ -124,14 +125,14 @@ def test_whole_blocks_is_the_largest_capacity_that_inserts_fill_exactly(capacity
 
 
 def test_the_memory_said_beforehand_is_the_memory_taken() -> None:
-    image = ring.row_example(jax.ShapeDtypeStruct((5, 4, 3), np.uint8))
+    image = row_example(jax.ShapeDtypeStruct((5, 4, 3), np.uint8))
     for row, bytes_per_row in ((ROW, 2 * 8 + 3 * 4), (image, 2 * 60 + 3 * 4)):
         taken = sum(leaf.nbytes for leaf in jax.tree.leaves(ring.empty(7, row).rows))
         assert ring.num_bytes(7, row) == taken == 7 * bytes_per_row
 
 
 def test_rows_keep_their_own_dtype() -> None:
-    image = ring.row_example(jax.ShapeDtypeStruct((2, 2, 1), np.uint8))
+    image = row_example(jax.ShapeDtypeStruct((2, 2, 1), np.uint8))
     pixels = np.array([[[[250], [1]], [[2], [255]]]], np.uint8)
     one = np.ones(1, np.float32)
     device = ring.insert(ring.empty(1, image), Item(pixels, one.astype(np.int32), one, one, pixels[:, ::-1]))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from hotloop.engines.jax.engine import METRICS, JaxEngine, LearnerState
+from hotloop.engines.jax.engine import JaxEngine, LearnerState
 from hotloop.engines.jax.optimizers import direction
-from hotloop.replay.ring import Item
+from hotloop.experience import METRICS, Item
 from hotloop.spec import Optimizer, Spec
 from hotloop.spec.reading import parse_spec
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hotloop.experience import Item
 from hotloop.replay import window
-from hotloop.replay.ring import Item
 
 pytestmark = pytest.mark.less_optimised
 

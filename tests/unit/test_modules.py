@@ -20,7 +20,7 @@ from hotloop.engines.jax.flat import Layout
 from hotloop.engines.jax.heads import scalar
 from hotloop.engines.jax.torsos import cnn, mlp
 from hotloop.errors import SpecError
-from hotloop.replay.ring import Item
+from hotloop.experience import Item
 from hotloop.spec import Cnn, Mlp, ScalarHead, Spec
 from hotloop.spec.reading import parse_value
 

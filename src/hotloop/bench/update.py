@@ -61,7 +61,7 @@ def hotloop_updates(spec: Spec) -> Callable[[], None]:
     import jax.numpy as jnp
 
     from hotloop.engines.jax.engine import JaxEngine
-    from hotloop.replay.ring import Item
+    from hotloop.experience import Item
 
     engine = JaxEngine(spec, jax.ShapeDtypeStruct((OBS,), jnp.float32), ACTIONS)
     batches = Item(*(jnp.asarray(array) for array in _batches(spec)))

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
-import jax
 import numpy as np
 
 from hotloop.envs.host import HostEnvs, make_vector_env, open_envs
@@ -15,6 +14,7 @@ from hotloop.envs.host_spaces import actions, observations
 from hotloop.envs.naming import look_in_current_folder
 from hotloop.envs.serial import MASK
 from hotloop.errors import SpecError
+from hotloop.trees import leaves, tree_map
 
 STEPS = 500
 SECONDS = 0.5
@@ -120,7 +120,7 @@ def _watch(env: Any) -> list[Finding]:
             note("finite reward", "wrong", f"a reward is {reward}: every value that learns from it would be lost")
         if not all(isinstance(flag, bool | np.bool_) for flag in (terminated, truncated)):
             note("flags", "wrong", "terminated and truncated must be True or False")
-        if any(_shares(a, b) for a, b in zip(jax.tree.leaves(before), jax.tree.leaves(obs), strict=False)):
+        if any(_shares(a, b) for a, b in zip(leaves(before), leaves(obs), strict=False)):
             note(
                 "alias", "note", "it reuses its observation array; hotloop copies, but code that keeps it will be wrong"
             )
@@ -158,12 +158,12 @@ def _chooser(env: Any, seed: int) -> Callable[[Any], Any]:
 
 
 def _check_obs(env: Any, obs: Any, where: str, note: Any) -> None:
-    for leaf in jax.tree.leaves(obs):
+    for leaf in leaves(obs):
         if np.issubdtype(np.asarray(leaf).dtype, np.floating) and not np.isfinite(leaf).all():
             note("finite obs", "wrong", f"an observation of {where} holds NaN or infinity")
             return
     if not env.observation_space.contains(obs):
-        seen = ", ".join(f"{np.asarray(leaf).dtype}{np.shape(leaf)}" for leaf in jax.tree.leaves(obs))
+        seen = ", ".join(f"{np.asarray(leaf).dtype}{np.shape(leaf)}" for leaf in leaves(obs))
         note("space", "wrong", f"an observation of {where} ({seen}) is not in its space {env.observation_space}")
 
 
@@ -178,14 +178,14 @@ def _repeats(env_id: str, options: dict[str, Any]) -> list[Finding]:
         with closing(gym.make(env_id, disable_env_checker=True, **options)) as env:
             choose = _chooser(env, 1)
             obs, info = env.reset(seed=7)
-            trace: list[Any] = [jax.tree.map(np.copy, obs)]
+            trace: list[Any] = [tree_map(np.copy, obs)]
             for _ in range(STEPS // 5):
                 obs, reward, terminated, truncated, info = env.step(choose(info))
-                trace += [jax.tree.map(np.copy, obs), float(reward)]
+                trace += [tree_map(np.copy, obs), float(reward)]
                 if terminated or truncated:
                     obs, info = env.reset()
-                    trace.append(jax.tree.map(np.copy, obs))
-        seen.append(jax.tree.leaves(trace))
+                    trace.append(tree_map(np.copy, obs))
+        seen.append(leaves(trace))
     same = len(seen[0]) == len(seen[1]) and all(np.array_equal(a, b) for a, b in zip(*seen, strict=True))
     if same:
         return [Finding("ok", "the same seed and actions give the same episode")]

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
-import jax
 import numpy as np
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
@@ -20,6 +19,7 @@ from hotloop.envs.host_spaces import ShowsChosen, spaces_of
 from hotloop.envs.naming import import_registering
 from hotloop.envs.serial import MASK, SerialEnvs
 from hotloop.errors import EnvFailed, NotFinite, SpecError
+from hotloop.trees import leaves, tree_map
 
 
 class HostStep(NamedTuple):
@@ -121,7 +121,7 @@ class HostEnvs:
         self.legal: np.ndarray | None = None
         self._env_id, self._is_closed = "", False
         self._no_masks = np.zeros((self.num_envs, self.actions.size), bool)
-        self._shapes = [(self.num_envs, *leaf.shape) for leaf in jax.tree.leaves(self.observations.shapes)]
+        self._shapes = [(self.num_envs, *leaf.shape) for leaf in leaves(self.observations.shapes)]
 
     def mask_actions(self, env_id: str) -> None:
         """From the next reset on, read which actions are legal; the env is called `env_id` if it does not say so."""
@@ -288,8 +288,8 @@ class HostEnvs:
         parts = [env.unwrapped for env in envs]
         limits = [_time_limits(env) for env in envs]
         if all(limit is not None for limit in limits) and all(_can_be_saved(part) for part in parts):
-            states = {str(i): jax.tree.map(np.asarray, part.get_state()) for i, part in enumerate(parts)}
-            if all(leaf.dtype.kind in "biuf" for leaf in jax.tree.leaves(states)):
+            states = {str(i): tree_map(np.asarray, part.get_state()) for i, part in enumerate(parts)}
+            if all(leaf.dtype.kind in "biuf" for leaf in leaves(states)):
                 elapsed = np.array([[limit._elapsed_steps or 0 for limit in each or []] for each in limits], np.int64)
                 legal = {} if self.legal is None else {"legal": self.legal}
                 return {"state": states, "elapsed": elapsed, "ended": self._ended, **legal}
@@ -333,11 +333,11 @@ class HostEnvs:
             )
         if self._observe and isinstance(last, dict):
             last = {name: last[name] for name in self._observe}
-        final = jax.tree.map(np.copy, seen)
+        final = tree_map(np.copy, seen)
         for i in np.flatnonzero(ended):
-            one = jax.tree.map(lambda leaf: np.asarray(leaf)[None], _one_of(last, int(i)))
+            one = tree_map(lambda leaf: np.asarray(leaf)[None], _one_of(last, int(i)))
             encoded = self.observations.encode(one)
-            jax.tree.map(lambda kept, new, i=i: kept.__setitem__(i, new[0]), final, encoded)
+            tree_map(lambda kept, new, i=i: kept.__setitem__(i, new[0]), final, encoded)
         return final
 
     def _refuse_rewards(self, reward_N: np.ndarray, valid_N: np.ndarray) -> None:
@@ -366,7 +366,7 @@ def _said(error: Exception) -> str:
 
 
 def _leaves(obs: Any) -> list[Any]:
-    return [obs] if type(obs) is np.ndarray else jax.tree.leaves(obs)  # each vector step asks, and most are one array
+    return [obs] if type(obs) is np.ndarray else leaves(obs)  # each vector step asks, and most are one array
 
 
 def _says_it_can_draw(env: Any) -> bool:

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
-import jax
 import numpy as np
 from gymnasium import spaces
+
+from hotloop.trees import tree_map
 
 
 def batched(space: gym.Space[Any], obs: Any) -> tuple[Any, bool]:
@@ -51,7 +52,7 @@ def _listed(space: Any, obs: Any, what: str) -> tuple[Any, int | None]:
     each = [_batched(space, one, f"{what} {i} of the list") for i, one in enumerate(obs)]
     if any(count is not None for _, count in each):
         raise ValueError(f"{what} is a list of batches, expected {space}, or a batch of it")
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *(batch for batch, _ in each)), len(each)
+    return tree_map(lambda *leaves: np.concatenate(leaves), *(batch for batch, _ in each)), len(each)
 
 
 def _array(space: gym.Space[Any], obs: Any, what: str) -> tuple[np.ndarray, int | None]:

@@ -8,7 +8,6 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
-import jax
 import numpy as np
 
 from hotloop.envs.host import open_envs
@@ -16,6 +15,7 @@ from hotloop.envs.host_spaces import HostSpaces, observations
 from hotloop.envs.serial import MASK
 from hotloop.film import film_of
 from hotloop.spec import Spec
+from hotloop.trees import ArraySpec
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -134,4 +134,4 @@ def _picture(obs: np.ndarray) -> "Image":
 
 def _sees_images(spaces: HostSpaces) -> bool:
     shapes = spaces.observations.shapes
-    return isinstance(shapes, jax.ShapeDtypeStruct) and len(shapes.shape) == 3 and shapes.dtype == np.uint8
+    return isinstance(shapes, ArraySpec) and len(shapes.shape) == 3 and shapes.dtype == np.uint8

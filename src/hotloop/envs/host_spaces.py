@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium as gym
-import jax
 import numpy as np
 from gymnasium import spaces
 
 from hotloop.envs.host_batches import batched
 from hotloop.envs.serial import MASK
 from hotloop.errors import SpecError
+from hotloop.trees import ArraySpec
 
 MOST_ACTIONS = 1024
 
@@ -146,13 +146,13 @@ def _read(space: gym.Space[Any], what: str) -> Observations:
     """As `observations`, of a part that is called `what`."""
     if isinstance(space, spaces.Box):
         dtype = np.uint8 if space.dtype == np.uint8 else np.float32
-        return Observations(jax.ShapeDtypeStruct(space.shape, dtype), lambda obs: np.array(obs, dtype), space)
+        return Observations(ArraySpec(space.shape, dtype), lambda obs: np.array(obs, dtype), space)
     if isinstance(space, spaces.Discrete):
         return _one_hot([int(space.n)], [int(space.start)], space)
     if isinstance(space, spaces.MultiDiscrete):
         return _one_hot(space.nvec.reshape(-1).tolist(), np.asarray(space.start).reshape(-1).tolist(), space)
     if isinstance(space, spaces.MultiBinary):
-        return Observations(jax.ShapeDtypeStruct(space.shape, np.uint8), lambda obs: np.array(obs, np.uint8), space)
+        return Observations(ArraySpec(space.shape, np.uint8), lambda obs: np.array(obs, np.uint8), space)
     if isinstance(space, spaces.Dict):
         named = {name: _read(part, f"{what}['{name}']") for name, part in space.items()}
         return Observations(
@@ -206,4 +206,4 @@ def _one_hot(sizes: list[int], starts: list[int], space: gym.Space[Any]) -> Obse
         np.put_along_axis(ones, places_NK, 1, axis=1)
         return ones
 
-    return Observations(jax.ShapeDtypeStruct((width,), np.uint8), encode, space)
+    return Observations(ArraySpec((width,), np.uint8), encode, space)

@@ -60,7 +60,7 @@ class DeviceSession:
     def restore(self, arrays: dict[str, np.ndarray]) -> list[str]:
         """Start from what `arrays` returned: all of it."""
         one = jax.eval_shape(self.pipeline.init, jnp.uint32(0))
-        self.state = self.axis.put(from_arrays(self.axis.kept_shapes(one), arrays))
+        self.state = self.axis.put(from_arrays(self.axis.kept_shapes(one), arrays, put=jax.device_put))
         self.pipeline.check_state(self.state)
         return []
 

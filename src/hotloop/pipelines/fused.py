@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotloop.engines.jax.engine import METRICS, JaxEngine, LearnerState
+from hotloop.engines.jax.engine import JaxEngine, LearnerState
 from hotloop.envs.device import DeviceEnv, legal_actions, reset_all, step_all
+from hotloop.experience import METRICS, Item, Totals, row_example
 from hotloop.learning import schedules
 from hotloop.pipelines.session import Session
 from hotloop.replay import device_tree, ring, window
@@ -28,15 +29,6 @@ class ActorState(NamedTuple):
     episode_length: jax.Array
     window: Any = ()  # with n-step returns: steps whose rewards are not complete yet
     legal: Any = None  # with action masks: which actions `obs` allows
-
-
-class Totals(NamedTuple):
-    """Sums since the last line of metrics."""
-
-    update: jax.Array  # METRICS
-    episodes: jax.Array
-    episode_return: jax.Array
-    episode_length: jax.Array
 
 
 class FusedState(NamedTuple):
@@ -57,7 +49,7 @@ class FusedState(NamedTuple):
 class Drawn(NamedTuple):
     """Batches (K, B, …) drawn at once; with priorities also where they lie and what each sample weighs."""
 
-    batches: ring.Item
+    batches: Item
     places: Any = None
     weight_KB: Any = None
 
@@ -85,7 +77,7 @@ class Fused:
         self.capacity = ring.whole_blocks(spec.replay.capacity, self.block_plan.env_steps)
         self.masked = spec.env.action_mask
         obs = jax.ShapeDtypeStruct(env.obs_spec.shape, env.obs_spec.dtype)
-        self.row = ring.row_example(obs, env.num_actions if self.masked else None)
+        self.row = row_example(obs, env.num_actions if self.masked else None)
         self.sampling = spec.replay.sampling if isinstance(spec.replay.sampling, Prioritized) else None
 
     def init(self, seed: jax.Array) -> FusedState:
@@ -171,7 +163,7 @@ class Fused:
         both = jax.vmap(lambda i: jax.random.split(jax.random.fold_in(sample_key, i)))(jnp.arange(self.portions))
         return both[:, 0], both[:, 1]
 
-    def keep(self, kept: ring.Ring, priorities: Any, items: ring.Item) -> tuple[ring.Ring, Any]:
+    def keep(self, kept: ring.Ring, priorities: Any, items: Item) -> tuple[ring.Ring, Any]:
         """Store a block's transitions; new ones are as likely as the likeliest so far."""
         if self.sampling:
             priorities = device_tree.fill(priorities, kept.position, self.block_plan.env_steps)
@@ -232,7 +224,7 @@ class Fused:
             priorities=priorities,
         )
 
-    def collect(self, state: FusedState, key: jax.Array) -> tuple[ActorState, ring.Item, Totals]:
+    def collect(self, state: FusedState, key: jax.Array) -> tuple[ActorState, Item, Totals]:
         """Act and step q times; returns the block's transitions as rows for the ring."""
         num_envs, vector_steps, _ = self.block_plan
 
@@ -250,7 +242,7 @@ class Fused:
 
     def vector_step(
         self, carry: tuple[ActorState, Totals], params: jax.Array, env_steps: jax.Array, key: jax.Array
-    ) -> tuple[tuple[ActorState, Totals], ring.Item]:
+    ) -> tuple[tuple[ActorState, Totals], Item]:
         """Act and step once in every env; gives out a transition of each, with n-step returns that of n - 1 ago."""
         actor, totals = carry
         act_key, env_key = jax.random.split(key)
@@ -259,7 +251,7 @@ class Fused:
         env_state, t = step_all(self.env, actor.env, action_N, env_key, self.masked)
         discount_N = self.spec.discount * (1.0 - t.terminated.astype(jnp.float32))
         reward_N = t.reward.astype(jnp.float32)
-        item_N = ring.Item(actor.obs, action_N, reward_N, discount_N, t.final_obs, t.final_legal)
+        item_N = Item(actor.obs, action_N, reward_N, discount_N, t.final_obs, t.final_legal)
         done_N = t.terminated | t.truncated
         if self.spec.replay.n_step > 1:
             held, item_N = window.push(actor.window, item_N, done_N)

@@ -13,10 +13,10 @@ import numpy as np
 from hotloop.engines.jax.engine import JaxEngine, LearnerState
 from hotloop.envs.device import DeviceEnv, reset_all, step_all
 from hotloop.errors import SpecError
+from hotloop.experience import Item, Totals
 from hotloop.learning.returns import lambda_returns
-from hotloop.pipelines.fused import ActorState, Totals, count_episodes, no_totals, repeat
+from hotloop.pipelines.fused import ActorState, count_episodes, no_totals, repeat
 from hotloop.pipelines.session import Session
-from hotloop.replay.ring import Item
 from hotloop.spec import OnPolicy as Choice
 from hotloop.spec import Spec
 

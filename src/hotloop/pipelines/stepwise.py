@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hotloop.engines.jax.engine import METRICS, JaxEngine
+from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.device import DeviceEnv
 from hotloop.errors import SpecError
+from hotloop.experience import METRICS
 from hotloop.pipelines.device_session import DeviceSession
 from hotloop.pipelines.fused import Fused, FusedState
 from hotloop.pipelines.session import Session

@@ -6,10 +6,10 @@ with the discount of the steps it took. Only `terminated` cuts the bootstrap.
 
 from typing import Any
 
-import jax
 import numpy as np
 
-from hotloop.replay.ring import Item
+from hotloop.experience import Item
+from hotloop.trees import leaves, tree_map
 
 
 class DelayLine:
@@ -20,7 +20,7 @@ class DelayLine:
         self.n, self.num_envs = n_step, num_envs
         self.powers = discount ** np.arange(n_step + 1)
         shape = (n_step, num_envs)
-        self.kept: Any = jax.tree.map(lambda leaf: np.zeros((*shape, *leaf.shape), leaf.dtype), kept)
+        self.kept: Any = tree_map(lambda leaf: np.zeros((*shape, *leaf.shape), leaf.dtype), kept)
         self.action, self.summed = np.zeros(shape, np.int32), np.zeros(shape, np.float64)
         self.held_N = np.zeros(num_envs, np.int64)
 
@@ -42,7 +42,7 @@ class DelayLine:
         if self.n == 1:
             return self._at_once(before, action_N, reward_N, terminated_N, after, valid_N, legal_NA)
         for line, new in (
-            *zip(jax.tree.leaves(self.kept), jax.tree.leaves(before), strict=True),
+            *zip(leaves(self.kept), leaves(before), strict=True),
             (self.action, action_N),
             (self.summed, np.zeros(self.num_envs)),
         ):
@@ -58,11 +58,11 @@ class DelayLine:
         discount = self.powers[self.n - line_] * ~terminated_N[env]
         self.held_N[ended_N] = 0
         return Item(
-            jax.tree.map(lambda kept: kept[line_, env], self.kept),
+            tree_map(lambda kept: kept[line_, env], self.kept),
             self.action[line_, env],
             self.summed[line_, env].astype(np.float32),
             discount.astype(np.float32),
-            jax.tree.map(lambda leaf: leaf[env], after),
+            tree_map(lambda leaf: leaf[env], after),
             None if legal_NA is None else legal_NA[env],
         )
 
@@ -80,7 +80,7 @@ class DelayLine:
         items = Item(before, action_N, reward_N, discount_N, after, legal_NA)
         if valid_N.all():
             return items
-        chosen: Item = jax.tree.map(lambda leaf: leaf[valid_N], items)
+        chosen: Item = tree_map(lambda leaf: leaf[valid_N], items)
         return chosen
 
     def forget(self) -> None:
@@ -96,5 +96,5 @@ class DelayLine:
         held = np.array(arrays["held"])
         if (held < 0).any() or (held > self.n).any():
             raise ValueError(f"the checkpoint holds {held.tolist()} steps of each env, expected 0 … {self.n}")
-        self.kept = jax.tree.map(np.array, arrays["kept"])
+        self.kept = tree_map(np.array, arrays["kept"])
         self.action, self.summed, self.held_N = np.array(arrays["action"]), np.array(arrays["summed"]), held

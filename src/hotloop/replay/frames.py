@@ -7,10 +7,10 @@ Frames are numbered in the order they came; number i lies in place i % capacity.
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from hotloop.errors import SpecError
+from hotloop.trees import ArraySpec, leaves, num_bytes, tree_map
 
 HEADROOM = 32
 """Frames beyond one per transition, as a share 1/32 of the capacity: each episode needs a few more than its steps.
@@ -57,9 +57,9 @@ class Frames:
     """A ring of frames, with room for those of so many `transitions`; an observation is a `stack` of them."""
 
     def __init__(self, obs: Any, stack: int, num_envs: int, transitions: int, n_step: int) -> None:
-        leaves = jax.tree.leaves(obs)
-        if stack > 1 and (leaves != [obs] or not leaves[0].shape or leaves[0].shape[0] != stack):
-            seen = ", ".join(str(tuple(leaf.shape)) for leaf in leaves)
+        parts = leaves(obs)
+        if stack > 1 and (parts != [obs] or not parts[0].shape or parts[0].shape[0] != stack):
+            seen = ", ".join(str(tuple(leaf.shape)) for leaf in parts)
             raise SpecError(
                 f"replay.stacked_frames is {stack}, but an observation has shape {seen}; "
                 "its first axis must be the stacked frames"
@@ -68,19 +68,19 @@ class Frames:
         # Between the writing of a transition's first frame and its insertion pass at most so many others.
         self.slack = (stack + n_step + 1) * num_envs * (stack + 1)
         self.capacity = transitions + transitions // HEADROOM + self.slack
-        self.frame = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[stack > 1 :], leaf.dtype), obs)
+        self.frame = tree_map(lambda leaf: ArraySpec(leaf.shape[stack > 1 :], leaf.dtype), obs)
         self.frames: Any = None
         self.written = 0
-        self.row = jax.ShapeDtypeStruct((stack,), np.int64)
+        self.row = ArraySpec((stack,), np.int64)
 
     def _place(self, frames_M: Any) -> np.ndarray:
         """Write M frames; returns their numbers."""
         if self.frames is None:  # never touched before it is written: a large store costs what is in it
-            self.frames = jax.tree.map(lambda leaf: np.empty((self.capacity, *leaf.shape), leaf.dtype), self.frame)
-        count = len(jax.tree.leaves(frames_M)[0])
+            self.frames = tree_map(lambda leaf: np.empty((self.capacity, *leaf.shape), leaf.dtype), self.frame)
+        count = len(leaves(frames_M)[0])
         numbers = self.written + np.arange(count)
         places = numbers % self.capacity
-        jax.tree.map(lambda stored, new: stored.__setitem__(places, new), self.frames, frames_M)
+        tree_map(lambda stored, new: stored.__setitem__(places, new), self.frames, frames_M)
         self.written += count
         return numbers
 
@@ -111,12 +111,12 @@ class Frames:
             newest = final_N[:, -1]
         reached[moved, :-1] = before[moved, 1:]
         reached[moved, -1] = self._place(
-            newest if len(moved) == len(valid_N) else jax.tree.map(lambda leaf: leaf[moved], newest)
+            newest if len(moved) == len(valid_N) else tree_map(lambda leaf: leaf[moved], newest)
         )
         now = reached
         if began_N.any():
             now = reached.copy()
-            now[began_N] = self.begin(jax.tree.map(lambda leaf: leaf[began_N], obs_N))
+            now[began_N] = self.begin(tree_map(lambda leaf: leaf[began_N], obs_N))
         return reached, now
 
     def _check_stacks(self, seen: np.ndarray, final_N: np.ndarray, valid_N: np.ndarray) -> None:
@@ -132,7 +132,7 @@ class Frames:
         places = numbers % self.capacity
         if self.stack == 1:
             places = places[..., 0]
-        return jax.tree.map(lambda stored: stored.take(places, axis=0), self.frames)
+        return tree_map(lambda stored: stored.take(places, axis=0), self.frames)
 
     @property
     def oldest(self) -> int:
@@ -141,25 +141,25 @@ class Frames:
 
     def num_bytes(self) -> int:
         """Memory of the frames."""
-        return self.capacity * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.frame))
+        return self.capacity * num_bytes(self.frame)
 
     def arrays(self) -> dict[str, Any]:
         """The frames that were written."""
         used = min(self.written, self.capacity)
-        frames = jax.tree.map(lambda leaf: np.zeros((0, *leaf.shape), leaf.dtype), self.frame)
+        frames = tree_map(lambda leaf: np.zeros((0, *leaf.shape), leaf.dtype), self.frame)
         if self.frames is not None:
-            frames = jax.tree.map(lambda stored: stored[:used], self.frames)
+            frames = tree_map(lambda stored: stored[:used], self.frames)
         return {"frames": frames, "written": np.int64(self.written)}
 
     def template(self, written: int) -> dict[str, Any]:
         """Shapes of what `arrays` gives when so many frames were ever written."""
         used = min(max(written, 0), self.capacity)
-        frames = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((used, *leaf.shape), leaf.dtype), self.frame)
+        frames = tree_map(lambda leaf: ArraySpec((used, *leaf.shape), leaf.dtype), self.frame)
         return {"frames": frames, "written": np.int64(0)}
 
     def restore(self, arrays: dict[str, Any]) -> None:
         """Take back what `arrays` gave."""
         used = min(int(arrays["written"]), self.capacity)
-        self._place(jax.tree.map(lambda leaf: np.zeros((0, *leaf.shape), leaf.dtype), self.frame))
-        jax.tree.map(lambda stored, kept: stored.__setitem__(slice(0, used), kept), self.frames, arrays["frames"])
+        self._place(tree_map(lambda leaf: np.zeros((0, *leaf.shape), leaf.dtype), self.frame))
+        tree_map(lambda stored, kept: stored.__setitem__(slice(0, used), kept), self.frames, arrays["frames"])
         self.written = int(arrays["written"])

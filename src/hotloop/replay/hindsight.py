@@ -7,12 +7,12 @@ step would have earned with another goal (`compute_reward`), and whether it woul
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from hotloop.errors import EnvFailed, NotFinite, SpecError
-from hotloop.replay.ring import Item
+from hotloop.experience import Item
 from hotloop.spec import Hindsight as HindsightSpec
+from hotloop.trees import tree_map
 
 REACHED, WANTED = "achieved_goal", "desired_goal"
 
@@ -40,9 +40,9 @@ class Hindsight:
         """Room for episodes of so many steps; what is held stays."""
         held = getattr(self, "rows", None)
         shape = (len(self.each), steps)
-        self.rows: Item = jax.tree.map(lambda leaf: np.zeros((*shape, *leaf.shape), leaf.dtype), self._row)
+        self.rows: Item = tree_map(lambda leaf: np.zeros((*shape, *leaf.shape), leaf.dtype), self._row)
         if held is not None:
-            jax.tree.map(lambda new, old: new.__setitem__((slice(None), slice(old.shape[1])), old), self.rows, held)
+            tree_map(lambda new, old: new.__setitem__((slice(None), slice(old.shape[1])), old), self.rows, held)
 
     def forget(self) -> None:
         """Drop the running episodes: they will not go on."""
@@ -55,21 +55,21 @@ class Hindsight:
         discount_N = (self.discount * ~step.terminated).astype(np.float32)
         row = Item(before, step.action, step.reward, discount_N, step.final_obs, step.final_legal)
         place = (self.each[step.valid], self.length_N[step.valid])
-        jax.tree.map(lambda held, new: held.__setitem__(place, new[step.valid]), self.rows, row)
+        tree_map(lambda held, new: held.__setitem__(place, new[step.valid]), self.rows, row)
         self.length_N[step.valid] += 1
         self.length_N[step.began & ~(step.terminated | step.truncated)] = 0  # an env that failed, or was only reset
         whole = [self._finish(int(i), random) for i in np.flatnonzero(step.terminated | step.truncated)]
         if not whole:
             return None
-        items: Item = jax.tree.map(lambda *parts: np.concatenate(parts), *whole)
+        items: Item = tree_map(lambda *parts: np.concatenate(parts), *whole)
         return items
 
     def _finish(self, env: int, random: np.random.Generator) -> Item:
         length = int(self.length_N[env])
         self.length_N[env] = 0
-        episode: Item = jax.tree.map(lambda held: held[env, :length], self.rows)
+        episode: Item = tree_map(lambda held: held[env, :length], self.rows)
         copies = [self._relabelled(episode, length, random) for _ in range(self.spec.relabelled)]
-        items: Item = jax.tree.map(lambda *parts: np.concatenate(parts), episode, *copies)
+        items: Item = tree_map(lambda *parts: np.concatenate(parts), episode, *copies)
         return items
 
     def _relabelled(self, episode: Item, length: int, random: np.random.Generator) -> Item:

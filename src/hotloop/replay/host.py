@@ -8,15 +8,14 @@ One call inserts a vector step of all envs, one call draws the K batches of a bl
 
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from hotloop.replay import ring
+from hotloop.experience import Item, row_example
 from hotloop.replay.delay import DelayLine
 from hotloop.replay.frames import Frames, Whole
 from hotloop.replay.host_ring import HostRing
-from hotloop.replay.ring import Item
 from hotloop.spec import Prioritized, Replay
+from hotloop.trees import ArraySpec, num_bytes
 
 SHARED_FROM = 1024
 """Bytes of an observation from which it is stored once instead of twice."""
@@ -63,12 +62,12 @@ class HostReplay:
         self.spec, self.num_envs = spec, num_envs
         is_shared = spec.stacked_frames > 1 or spec.storage == "shared"
         if spec.storage == "auto" and not spec.hindsight:
-            is_shared |= _bytes(obs) >= SHARED_FROM
+            is_shared |= num_bytes(obs) >= SHARED_FROM
         self.store: Frames | Whole = (
             Frames(obs, spec.stacked_frames, num_envs, spec.capacity, spec.n_step) if is_shared else Whole(obs)
         )
-        self.row_bytes = _bytes(ring.row_example(obs, num_actions))
-        self.row = ring.row_example(self.store.row, num_actions)
+        self.row_bytes = num_bytes(row_example(obs, num_actions))
+        self.row = row_example(self.store.row, num_actions)
         self.delay = DelayLine(spec.n_step, discount, num_envs, self.store.row)
         self.hindsight: Any = None
         if spec.hindsight:
@@ -183,7 +182,7 @@ class HostReplay:
 
     def num_bytes(self) -> int:
         """Memory of all of it, before it is allocated."""
-        total = ring.num_bytes(self.spec.capacity, self.row) + self.store.num_bytes() + 8 * self.spec.capacity
+        total = self.spec.capacity * num_bytes(self.row) + self.store.num_bytes() + 8 * self.spec.capacity
         if self.sampling:
             from hotloop.replay.sum_tree import SumTree
 
@@ -212,12 +211,12 @@ class HostReplay:
         template = {
             "ring": self.ring.template(inserted),
             "store": self.store.template(written),
-            "written_at": jax.ShapeDtypeStruct((used,), np.int64),
+            "written_at": ArraySpec((used,), np.int64),
             "delay": self.delay.arrays(),
             "kept": self.kept,
         }
         if self.sampling:
-            template["priorities"] = jax.ShapeDtypeStruct((used,), np.float64)
+            template["priorities"] = ArraySpec((used,), np.float64)
             template["largest"] = np.float64(0)
         return template
 
@@ -230,9 +229,9 @@ class HostReplay:
         self.kept = arrays["kept"]
         self._check_frames()
         if self.sampling:
-            leaves = np.zeros(self.spec.capacity)
-            leaves[: len(arrays["priorities"])] = arrays["priorities"]
-            self.tree.restore(leaves)
+            priorities = np.zeros(self.spec.capacity)
+            priorities[: len(arrays["priorities"])] = arrays["priorities"]
+            self.tree.restore(priorities)
             self.largest = float(arrays["largest"])
 
     def _check_frames(self) -> None:
@@ -245,7 +244,3 @@ class HostReplay:
         low, high = self.store.written - self.store.capacity, self.store.written
         if any(part.size and (part.min() < max(low, 0) or part.max() >= high) for part in numbers):
             raise ValueError(f"the checkpoint's transitions point outside its {high} frames")
-
-
-def _bytes(shapes: Any) -> int:
-    return int(sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(shapes)))

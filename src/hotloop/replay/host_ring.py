@@ -5,10 +5,10 @@ Rows are numbered in the order they came; number i lies in place i % capacity. T
 
 from typing import Any
 
-import jax
 import numpy as np
 
-from hotloop.replay.ring import Item
+from hotloop.experience import Item
+from hotloop.trees import ArraySpec, leaves, tree_map
 
 
 class HostRing:
@@ -18,12 +18,12 @@ class HostRing:
         self.capacity, self.size, self.inserted = capacity, 0, 0
         self.row = row
         # Not zeros: memory that is never written is never touched, so a large ring costs what is in it.
-        self.rows: Item = jax.tree.map(lambda leaf: np.empty((capacity, *leaf.shape), leaf.dtype), row)
-        self._columns = jax.tree.leaves(self.rows)
+        self.rows: Item = tree_map(lambda leaf: np.empty((capacity, *leaf.shape), leaf.dtype), row)
+        self._columns = leaves(self.rows)
 
     def insert(self, items: Item) -> np.ndarray:
         """Copy M rows in, over the oldest; returns their places."""
-        columns = jax.tree.leaves(items)
+        columns = leaves(items)
         count = len(columns[0])
         if count > self.capacity:  # only the newest of them can stay
             columns = [column[count - self.capacity :] for column in columns]
@@ -49,19 +49,19 @@ class HostRing:
     def take(self, numbers: np.ndarray) -> Item:
         """The rows with these numbers."""
         places = numbers % self.capacity
-        rows: Item = jax.tree.map(lambda column: column.take(places, axis=0), self.rows)
+        rows: Item = tree_map(lambda column: column.take(places, axis=0), self.rows)
         return rows
 
     def arrays(self) -> dict[str, Any]:
         """What is in it, for a checkpoint: every row that was ever written."""
         used = min(self.inserted, self.capacity)
-        rows = jax.tree.map(lambda stored: stored[:used], self.rows)
+        rows = tree_map(lambda stored: stored[:used], self.rows)
         return {"rows": rows, "inserted": np.int64(self.inserted), "size": np.int64(self.size)}
 
     def template(self, inserted: int) -> dict[str, Any]:
         """Shapes of what `arrays` gives when so many rows were ever inserted."""
         used = min(max(inserted, 0), self.capacity)
-        rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((used, *leaf.shape), leaf.dtype), self.row)
+        rows = tree_map(lambda leaf: ArraySpec((used, *leaf.shape), leaf.dtype), self.row)
         return {"rows": rows, "inserted": np.int64(0), "size": np.int64(0)}
 
     def restore(self, arrays: dict[str, Any]) -> None:
@@ -70,5 +70,5 @@ class HostRing:
         if not 0 <= size <= min(inserted, self.capacity):
             raise ValueError(f"the checkpoint's ring has {size} valid rows of {inserted} in {self.capacity} places")
         used = min(inserted, self.capacity)
-        jax.tree.map(lambda stored, kept: stored.__setitem__(slice(0, used), kept), self.rows, arrays["rows"])
+        tree_map(lambda stored, kept: stored.__setitem__(slice(0, used), kept), self.rows, arrays["rows"])
         self.size, self.inserted = size, inserted

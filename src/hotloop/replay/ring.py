@@ -4,22 +4,12 @@ Rows are inserted a block at a time and the capacity is a whole number of blocks
 `dynamic_update_slice` clamps silently at the end instead of wrapping, which would overwrite wrong rows.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-
-class Item(NamedTuple):
-    """One transition, or a batch of them. γ and termination are folded into `discount_t`."""
-
-    s_tm1: Any
-    a_tm1: Any
-    r_t: Any
-    discount_t: Any
-    s_t: Any
-    legal_t: Any = None  # which actions s_t allows, when the env says so
+from hotloop.experience import Item
 
 
 class Ring(NamedTuple):
@@ -33,13 +23,6 @@ class Ring(NamedTuple):
 def whole_blocks(capacity: int, rows_per_insert: int) -> int:
     """Largest capacity up to `capacity` that inserts of `rows_per_insert` fill exactly."""
     return capacity - capacity % rows_per_insert
-
-
-def row_example(obs: Any, num_actions: int | None = None) -> Item:
-    """Shapes and dtypes of one row, given those of one observation; `num_actions` of them if rows hold masks."""
-    scalar = jax.ShapeDtypeStruct((), np.float32)
-    legal = None if num_actions is None else jax.ShapeDtypeStruct((num_actions,), np.bool_)
-    return Item(obs, jax.ShapeDtypeStruct((), np.int32), scalar, scalar, obs, legal)
 
 
 def empty(capacity: int, row: Item) -> Ring:

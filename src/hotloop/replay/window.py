@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from hotloop.replay.ring import Item
+from hotloop.experience import Item
 
 
 class Window(NamedTuple):

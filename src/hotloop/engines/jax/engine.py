@@ -22,6 +22,7 @@ from hotloop.engines.jax.modules import (
     sequential,
 )
 from hotloop.engines.jax.optimizers import direction
+from hotloop.experience import METRICS
 from hotloop.learning import estimates, schedules, targets
 from hotloop.spec import Boltzmann, C51Head, CustomNetwork, IqnHead, Network, QuantileHead, ScalarHead, Spec
 
@@ -69,8 +70,6 @@ class Frozen(NamedTuple):
     choice_BA: jax.Array | None = None
 
 
-METRICS = ("loss", "grad_norm", "q", "applied")
-"""What `update` sums over its gradient steps, in this order; `applied` counts those that were not skipped."""
 FIRST_LOSS_SCALE, UPDATES_TO_DOUBLE_IT = 2.0**15, 2_000
 
 

@@ -4,18 +4,19 @@ import math
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from hotloop.assembly import Player
+from hotloop.engines.protocol import Engine, Weights
 from hotloop.envs import host_recording
-from hotloop.envs.device import Drawable
 from hotloop.envs.host_spaces import HostSpaces
 from hotloop.errors import SpecError
-from hotloop.evaluate import Tell, episodes_program, play_on_host, record, to_host
+from hotloop.evaluate import Tell, play_on_host
 from hotloop.film import film_of
+from hotloop.learning import targets
+from hotloop.pipelines.explorer import Explorer
 from hotloop.runs.pictures import write_gif
+from hotloop.trees import leaves
 
 EPISODES = 100
 """Played by an evaluation that is not told how many."""
@@ -24,14 +25,11 @@ EPISODES = 100
 class Agent:
     """Weights of a run and the network they belong to."""
 
-    def __init__(self, player: Player, params: jax.Array) -> None:
-        self.spec, self.env, self.engine = player.spec, player.env, player.engine
-        self.params = params
-        self._greedy = jax.jit(self.engine.greedy)
-        self._act = jax.jit(self.engine.act)
-        self._q_values = jax.jit(self.engine.q_values)
-        self._play = jax.jit(self.engine.play)
-        self._key = jax.random.key(self.spec.seed)
+    def __init__(self, player: Player, weights: Weights) -> None:
+        self.spec, self.env, self.device_engine = player.spec, player.env, player.engine
+        self.engine: Engine = player.engine.on_host()
+        self.weights, self._policy = weights, self.engine.freeze(weights)
+        self._random = np.random.default_rng(self.spec.seed)
 
     def predict(self, obs: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
         """Action for one observation (an int) or a batch of them (an array); not deterministic: explores.
@@ -40,22 +38,20 @@ class Agent:
         """
         self._refuse_memory("predict")
         obs_B, is_single = self._batch(obs)
-        count = jax.tree.leaves(obs_B)[0].shape[0]
+        count = leaves(obs_B)[0].shape[0]
         legal_BA = self._legal(action_mask, count, is_single)
         if deterministic:
-            action_B = np.asarray(self._greedy(self.params, obs_B, legal_BA))
+            action_B = self._best(obs_B, legal_BA)
         else:
-            self._key, key = jax.random.split(self._key)
-            explore_B = self.engine.exploration(jnp.full((count,), self.spec.stop.steps, jnp.int32))
-            action_B = np.asarray(self._act(self.params, obs_B, explore_B, key, legal_BA))
+            explorer = Explorer(self.spec, self.engine.wanted_to_act(count))
+            action_B = explorer.actions(self._policy, obs_B, legal_BA, self.spec.stop.steps, self._random)
         return int(action_B[0]) if is_single else action_B
 
     def remember(self, obs: Any, memory: Any = None) -> tuple[Any, Any]:
         """Greedy action and what is remembered after it, for agents with a core; None begins an episode."""
         obs_B, is_single = self._batch(obs)
-        memory = self.engine.memory(jax.tree.leaves(obs_B)[0].shape[0]) if memory is None else memory
-        memory, action_B = self._play(self.params, memory, obs_B)
-        return (int(action_B[0]) if is_single else np.asarray(action_B)), memory
+        action_B, memory = self.engine.remember(self.weights, memory, obs_B)
+        return (int(action_B[0]) if is_single else action_B), memory
 
     def _refuse_memory(self, what: str) -> None:
         if self.spec.replay.sequence is not None:
@@ -68,7 +64,7 @@ class Agent:
         """Q-values of one observation, shape (A,), or of a batch, (B, A)."""
         self._refuse_memory("q_values")
         obs_B, is_single = self._batch(obs)
-        q_BA = np.asarray(self._q_values(self.params, obs_B))
+        q_BA = self._policy(obs_B)
         return q_BA[0] if is_single else q_BA
 
     def evaluate(self, episodes: int | None = None, seed: int = 0, tell: Tell | None = None) -> dict[str, float]:
@@ -81,33 +77,36 @@ class Agent:
         episodes = episodes or EPISODES
         if isinstance(self.env, HostSpaces):
             return play_on_host(self.spec, self._best, episodes, seed, most_steps, tell).summary()
+        from hotloop.pipelines.device_play import play_on_device
+
         masked, limit = self.spec.env.action_mask, self.spec.evaluation.max_steps
-        run = jax.jit(episodes_program(self.env, self.engine, episodes, limit, masked))
-        return to_host(run(self.params, jax.random.key(seed))).summary()
+        return play_on_device(self.env, self.device_engine, self.weights, episodes, limit, masked, seed).summary()
 
     @property
     def can_record(self) -> bool:
         """Whether the env knows how to draw itself."""
         if isinstance(self.env, HostSpaces):
             return host_recording.can_record(self.spec, self.env)
-        return isinstance(self.env, Drawable)
+        return callable(getattr(self.env, "render", None))
 
     def record(self, path: str | Path, seed: int = 0) -> Path:
         """Write a GIF of one greedy episode, or of its first seconds."""
         env: Any = self.env
         if not self.can_record:
             raise SpecError(f"env {self.spec.env.id} cannot draw itself; there is nothing to record")
-        key, max_steps = jax.random.key(seed), self.spec.evaluation.max_steps
         if isinstance(env, HostSpaces):
             frames, fps = host_recording.record(self.spec, env, self._best, seed)
             return write_gif(frames, Path(path), fps)
         film = film_of(env.render_fps)
-        steps = min(max_steps, film.every * (film.frames - 1))  # the first picture is drawn before a step
-        frames = record(env, self.engine, self.params, key, steps, film.every, self.spec.env.action_mask)
+        from hotloop.pipelines.device_play import record
+
+        # The first picture is drawn before a step.
+        steps = min(self.spec.evaluation.max_steps, film.every * (film.frames - 1))
+        frames = record(env, self.device_engine, self.weights, seed, steps, film.every, self.spec.env.action_mask)
         return write_gif(frames, Path(path), film.fps)
 
     def _best(self, obs_N: Any, legal_NA: np.ndarray | None = None) -> np.ndarray:
-        return np.asarray(self._greedy(self.params, obs_N, legal_NA))
+        return np.argmax(targets.legal_only(self._policy(obs_N), legal_NA, xp=np), axis=-1).astype(np.int32)
 
     def _legal(self, mask: Any, count: int, is_single: bool) -> np.ndarray | None:
         if mask is None:

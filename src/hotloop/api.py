@@ -74,11 +74,11 @@ def profile(
 
 
 def _profiled(driver: "Driver") -> Run:
-    from hotloop.pipelines.host_session import HostSession
+    from hotloop.pipelines.host_run import HostRun
 
     session = driver.session
     session.spans.keep_events()
-    on_host = isinstance(session, HostSession)  # whose stages are those of its lines of metrics
+    on_host = isinstance(session, HostRun)  # whose stages are those of its lines of metrics
     if refusal := profile_refusal(driver.spec, on_host=on_host):
         raise SpecError(refusal)
     driver.logs_exactly |= on_host

@@ -36,3 +36,20 @@ class Totals(NamedTuple):
     episodes: Any
     episode_return: Any
     episode_length: Any
+
+
+class VectorStep(NamedTuple):
+    """A vector step of N envs: arrays (N, …), observations as trees of them."""
+
+    obs: Any  # where the next step starts
+    final_obs: Any  # the state this one led to
+    action: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    valid: np.ndarray  # False where an env was only reset, or failed: nothing was done there
+    began: np.ndarray  # `obs` is the first observation of an episode
+    final_legal: np.ndarray | None = None  # which actions `final_obs` allows, bool (N, A); None with masks off
+    legal: np.ndarray | None = None  # and which `obs` does
+    failed: Any = False  # the env raised and was built anew
+    info: dict[str, np.ndarray] = {}  # noqa: RUF012  # chosen keys, float64, NaN where the env gave none

@@ -13,7 +13,7 @@ import hotloop
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.device import ObsSpec
 from hotloop.errors import SpecError
-from hotloop.evaluate import episodes_program, to_host
+from hotloop.pipelines.device_play import episodes_program, to_host
 from hotloop.pipelines.fused import Fused
 from hotloop.spec.reading import parse_spec
 

@@ -11,7 +11,7 @@ from test_learns import CODE, DISCOUNT, Lock, optimal_q
 import hotloop
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.cartpole import CartPole
-from hotloop.evaluate import episodes_program, to_host
+from hotloop.pipelines.device_play import episodes_program, to_host
 from hotloop.pipelines.on_policy import OnPolicy, OnPolicyState
 from hotloop.spec import Spec
 from hotloop.spec.reading import load_spec, parse_spec

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from hotloop.replay.host import Step
+from hotloop.experience import VectorStep
 
 H, W = 2, 2
 
@@ -31,7 +31,7 @@ class NaiveReplay:
         self.now = each_of(obs_N)
         self.episodes: list[list[tuple]] = [[] for _ in self.now]
 
-    def insert(self, step: Step) -> None:
+    def insert(self, step: VectorStep) -> None:
         complete = []
         reached_N, next_N = each_of(step.final_obs), each_of(step.obs)
         for i, episode in enumerate(self.episodes):
@@ -109,7 +109,7 @@ class ListEnvs:
         """Of one observation."""
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.obs)
 
-    def step(self) -> Step:
+    def step(self) -> VectorStep:
         count = len(self.t)
         action = self.random.integers(5, size=count).astype(np.int32)
         reward = self.random.normal(size=count).astype(np.float32)
@@ -136,7 +136,7 @@ class ListEnvs:
                 if began[i]:
                     self._begin(i)
         final_obs = self._see(reached_N)
-        return Step(self.obs, final_obs, action, reward, terminated, truncated, valid, began)
+        return VectorStep(self.obs, final_obs, action, reward, terminated, truncated, valid, began)
 
     def _begin(self, i: int) -> None:
         self.number[i] += 1

@@ -21,9 +21,11 @@ from hotloop.envs.host import HostEnvs
 from hotloop.envs.serial import SerialEnvs
 from hotloop.envs.snake import Snake
 from hotloop.errors import SpecError
-from hotloop.evaluate import episodes_program, play, record
+from hotloop.evaluate import play
+from hotloop.experience import VectorStep
 from hotloop.pipelines import sync
-from hotloop.replay.host import HostReplay, Step
+from hotloop.pipelines.device_play import episodes_program, record
+from hotloop.replay.host import HostReplay
 from hotloop.runs.state import digests
 from hotloop.spec import Hindsight, Replay
 from hotloop.spec.reading import parse_spec
@@ -290,7 +292,7 @@ def test_masks_of_host_envs_belong_to_the_observations_beside_them(mode, kind):
 
 
 def stored(session):
-    ring = session.replay.ring
+    ring = session.learner.replay.ring
     return ring.take(np.arange(ring.inserted - ring.size, ring.inserted))
 
 
@@ -335,10 +337,9 @@ Q = np.array([[0.0, 9.0, 1.0, 2.0], [9.0, 0.0, 8.0, 7.0], [1.0, 0.0, 3.0, 2.0]],
 
 
 def counts_of(session, draws, exploration):
-    session.q = lambda obs: Q.copy()
-    session.envs.legal = LEGAL
-    session._exploration = {"kind": "constant", "value": exploration}
-    chosen = np.array([session._act(None) for _ in range(draws)])
+    explorer, random = session.actor.explorer, session.actor.random
+    explorer._schedule = {"kind": "constant", "value": exploration}
+    chosen = np.array([explorer.actions(lambda obs: Q.copy(), None, LEGAL, 0, random) for _ in range(draws)])
     return np.array([np.bincount(column, minlength=ACTIONS) for column in chosen.T]) / draws
 
 
@@ -399,7 +400,7 @@ def test_targets_leave_out_illegal_actions_however_large_their_q_value(rule):
     action, reward = random.integers(ACTIONS, size=count).astype(np.int32), random.normal(size=count).astype(np.float32)
     no, yes = np.zeros(count, bool), np.ones(count, bool)
     replay.begin(before)
-    replay.insert(Step(after, after, action, reward, no, no, yes, no, legal), random)
+    replay.insert(VectorStep(after, after, action, reward, no, no, yes, no, legal), random)
     batches = replay.sample(random, (1, count))
     _, td_KB, _ = jax.jit(engine.update)(learner, batches.items, jnp.float32(0.0))
     q = forward(engine, learner.params, before)
@@ -457,7 +458,7 @@ def test_relabelled_episodes_keep_the_masks_of_their_states():
     for t in range(1, 6):
         ends = np.array([t == 5])
         values = np.array([t % ACTIONS], np.int32), np.array([-1.0], np.float32)
-        replay.insert(Step(see(t), see(t), *values, ends, no, yes, ends, np.array([allowed(0, 1, t)])), random)
+        replay.insert(VectorStep(see(t), see(t), *values, ends, no, yes, ends, np.array([allowed(0, 1, t)])), random)
     rows = replay.ring.take(np.arange(15))
     assert rows.legal_t.tolist() == [allowed(0, 1, int(t)) for t in rows.s_t["observation"][:, 0]]
 

@@ -43,7 +43,7 @@ def test_two_runs_of_pong_end_in_the_same_bits(pipeline):
         session.begin()
         session.advance(60)
         ends.append(digests(session.arrays()))
-        session.envs.close()
+        session.actor.envs.close()
     assert ends[0] == ends[1]
 
 
@@ -54,25 +54,25 @@ def test_drawn_stacks_are_those_that_were_seen_through_episode_ends():
     session.compile()
     session.begin()
     seen = {}
-    step_envs = session.envs.step
+    step_envs = session.actor.envs.step
 
     def watched(action):
-        before = session.obs
+        before = session.actor.obs
         step = step_envs(action)
         for i in np.flatnonzero(step.valid):
             seen[(before[i].tobytes(), step.final_obs[i].tobytes(), int(action[i]))] = True
         return step
 
-    session.envs.step = watched
+    session.actor.envs.step = watched
     session.advance(500)
     assert session.episodes > 3
-    ring = session.replay.ring
+    ring = session.learner.replay.ring
     rows = ring.take(np.arange(ring.inserted - ring.size, ring.inserted))
-    tm1, t = session.replay.store.take(rows.s_tm1), session.replay.store.take(rows.s_t)
+    tm1, t = session.learner.replay.store.take(rows.s_tm1), session.learner.replay.store.take(rows.s_t)
     assert len(tm1) > 350
     for a, action, b in zip(tm1, rows.a_tm1, t, strict=True):
         assert (a.tobytes(), b.tobytes(), int(action)) in seen
-    session.envs.close()
+    session.actor.envs.close()
 
 
 def test_evaluations_have_options_of_their_own():

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from hotloop.envs.device import ObsSpec
-from hotloop.evaluate import Episodes, episodes_program, to_host
+from hotloop.evaluate import Episodes
+from hotloop.pipelines.device_play import episodes_program, to_host
 
 pytestmark = pytest.mark.less_optimised
 

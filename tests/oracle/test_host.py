@@ -7,8 +7,8 @@ from counting_env import LENGTHS, counting_envs
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from hotloop.engines.host_acting import choose_acting
 from hotloop.engines.jax.engine import JaxEngine
+from hotloop.engines.policies import choose_policy
 from hotloop.envs.host import HostEnvs
 from hotloop.envs.host_spaces import actions, observations
 from hotloop.errors import NotFinite, SpecError
@@ -45,9 +45,11 @@ def session_of(mode, spoil=None, pipeline=sync, **more):
 
 def stored(session):
     """All transitions that can be drawn, oldest first."""
-    ring = session.replay.ring
+    ring = session.learner.replay.ring
     rows = ring.take(np.arange(ring.inserted - ring.size, ring.inserted))
-    return rows._replace(s_tm1=session.replay.store.take(rows.s_tm1), s_t=session.replay.store.take(rows.s_t))
+    return rows._replace(
+        s_tm1=session.learner.replay.store.take(rows.s_tm1), s_t=session.learner.replay.store.take(rows.s_t)
+    )
 
 
 @pytest.mark.parametrize("storage", ["whole", "shared"])
@@ -83,8 +85,8 @@ def test_every_stored_row_is_a_real_step_of_one_episode(mode, pipeline, storage)
 def test_episodes_are_counted_once_with_their_own_length_and_return(mode):
     session = session_of(mode)
     taken = []
-    act = session._act
-    session._act = lambda obs: taken.append(act(obs)) or taken[-1]
+    step_envs = session.actor.envs.step
+    session.actor.envs.step = lambda action_N: taken.append(action_N) or step_envs(action_N)
     session.advance(50)
     read = session.read()
     lengths, returns = zip(*episodes_by_hand(np.array(taken), mode), strict=True)
@@ -111,7 +113,7 @@ def test_a_reward_that_is_not_finite_names_the_env_and_is_not_stored():
         session.advance(100)
     rows = stored(session).r_t
     assert np.isfinite(rows).all()
-    assert session.replay.size > 3
+    assert session.learner.replay.size > 3
 
 
 @pytest.mark.as_users_compile
@@ -198,13 +200,13 @@ def test_actions_are_numbered():
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "silu", "selu"])
-@pytest.mark.parametrize("head", [{"kind": "scalar"}, {"kind": "dueling", "hidden": [5]}, {"kind": "dueling"}])
+@pytest.mark.parametrize("head", [{"kind": "scalar"}, {"dueling": True, "hidden": [5]}, {"dueling": True}])
 def test_acting_in_numpy_is_acting_in_xla(activation, head):
     network = {"torso": {"hidden": [16, 8], "activation": activation}, "head": head}
     spec = parse_spec({"network": network})
     shapes = {"a": jax.ShapeDtypeStruct((3,), np.float32), "b": jax.ShapeDtypeStruct((2,), np.uint8)}
     engine = JaxEngine(spec, shapes, 4)
-    freeze, which = choose_acting(spec, engine, 16)
+    freeze, which = choose_policy(spec, engine.on_host(), 16)
     assert which == "NumPy"
     params = engine.init(jax.random.key(0)).params
     random = np.random.default_rng(0)
@@ -215,7 +217,7 @@ def test_acting_in_numpy_is_acting_in_xla(activation, head):
 def test_large_networks_act_in_xla():
     spec = parse_spec({"network": {"torso": {"hidden": [1024, 1024]}}})
     engine = JaxEngine(spec, jax.ShapeDtypeStruct((8,), np.float32), 2)
-    assert choose_acting(spec, engine, 64)[1] == "XLA"
+    assert choose_policy(spec, engine.on_host(), 64)[1] == "the engine"
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))

@@ -86,16 +86,18 @@ def test_concurrent_learns_from_what_was_there_when_its_block_began():
     """The first gradient step sees only transitions of the blocks before, and acts only from the next block on."""
     session = session_of(AutoresetMode.DISABLED, pipeline=concurrent)
     drawn = []
-    sample = session.replay.sample
+    sample = session.learner.replay.sample
 
     def watched(*args, **more):
         drawn.append((session.env_steps, sample(*args, **more)))
         return drawn[-1][1]
 
-    session.replay.sample = watched
+    session.learner.replay.sample = watched
     acted_with = []
-    act = session._act
-    session._act = lambda obs: acted_with.append((session.blocks, session.q(np.ones((1, 3))))) or act(obs)
+    step = session.actor.step
+    session.actor.step = lambda env_steps: (
+        acted_with.append((session.blocks, session.actor.policy(np.ones((1, 3))))) or step(env_steps)
+    )
     session.advance(12)
     steps, batches = drawn[0]
     assert steps == 12, "learning starts at 12 env steps, in the block after"
@@ -109,13 +111,13 @@ def test_prioritised_replay_learns_from_weighted_samples_and_sets_priorities():
     replay = {"capacity": 40, "start": 12, "batch_size": 8, "sampling": {"kind": "prioritized"}}
     session = session_of(AutoresetMode.SAME_STEP, replay=replay)
     weights = []
-    learn = session._learn
-    session._learn = lambda learner, items, weight, *steps: (
-        weights.append(weight) or learn(learner, items, weight, *steps)
+    learn = session.engine.learn
+    session.engine.learn = lambda state, items, weight, *rest: (
+        weights.append(weight) or learn(state, items, weight, *rest)
     )
     session.advance(30)
     assert all(weight.shape == (1, 8) and weight.max() == 1 and weight.min() > 0 for weight in weights)
-    leaves = session.replay.tree.leaves
+    leaves = session.learner.replay.tree.leaves
     assert len(set(leaves[leaves > 0].tolist())) > 10, "priorities follow the TD errors"
 
 
@@ -176,7 +178,7 @@ def raising_session(make, pipeline=sync, **env):
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_an_env_that_raises_is_built_anew_and_the_others_go_on(n_step):
     session = raising_session(lambda: Raising(at=(6,) if Raising.lives == 1 else ()))
-    session.replay.__init__(session.spec.replay.model_copy(update={"n_step": n_step}), 0.99, *_shapes(session))
+    session.learner.replay.__init__(session.spec.replay.model_copy(update={"n_step": n_step}), 0.99, *_shapes(session))
     session.begin()
     session.advance(20)
     assert (session.failures, Raising.lives) == (1, ENVS + 1)
@@ -192,7 +194,7 @@ def test_an_env_that_raises_is_built_anew_and_the_others_go_on(n_step):
 
 
 def _shapes(session):
-    return session.envs.observations.shapes, session.envs.num_envs
+    return session.actor.envs.observations.shapes, session.actor.envs.num_envs
 
 
 def test_an_env_that_always_raises_ends_the_run_with_its_error():
@@ -256,7 +258,7 @@ def test_a_run_of_envs_in_threads_or_processes_is_the_run_of_envs_one_after_the_
         session = begun(env={"id": "Acrobot-v1", "num_envs": 2, "vectorization": vectorization})
         session.advance(60)
         ends.append({k: v for k, v in digests(session.arrays()).items() if k in ("learner", "replay", "random")})
-        session.envs.close()
+        session.actor.envs.close()
     assert ends[0] == ends[1] == ends[2]
 
 

@@ -114,7 +114,7 @@ def test_nothing_of_a_step_with_nan_is_stored_or_saved(mode):
     with pytest.raises(NotFinite, match="env 0"):
         session.advance(100)
     arrays = session.arrays()
-    assert session.replay.size > 10
+    assert session.learner.replay.size > 10
     assert all(np.isfinite(array).all() for name, array in arrays.items() if array.dtype.kind == "f")
     assert not any(name.startswith("envs/") for name in arrays), "what the envs did is not joined to what was stored"
 

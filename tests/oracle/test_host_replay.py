@@ -13,9 +13,9 @@ from naive_replay import H, ListEnvs, NaiveItem, NaiveReplay, Script, W
 
 from hotloop.envs.bit_flip import BitFlip
 from hotloop.errors import SpecError
-from hotloop.experience import Item
+from hotloop.experience import Item, VectorStep
 from hotloop.replay.frames import Frames
-from hotloop.replay.host import SHARED_FROM, Batches, HostReplay, Step
+from hotloop.replay.host import SHARED_FROM, Batches, HostReplay
 from hotloop.replay.limiter import Limiter
 from hotloop.spec import Hindsight, Prioritized, Replay
 
@@ -581,7 +581,7 @@ class GoalEnvs:
             "observation": reached + np.float32(0.5),
         }
 
-    def step(self) -> Step:
+    def step(self) -> VectorStep:
         count = len(self.at)
         terminated, truncated, valid, began = np.zeros((4, count), bool)
         reached = list(self.at)
@@ -600,7 +600,7 @@ class GoalEnvs:
                     self.at[i] = fresh
         action = self.random.integers(5, size=count).astype(np.int32)
         reward = self.random.normal(size=count).astype(np.float32)
-        return Step(self.see(self.at), self.see(reached), action, reward, terminated, truncated, valid, began)
+        return VectorStep(self.see(self.at), self.see(reached), action, reward, terminated, truncated, valid, began)
 
 
 def hindsight_replay(goals, relabelled, num_envs, judge, shape, capacity=100_000):
@@ -739,7 +739,7 @@ def test_hindsight_on_bit_flip(goals):
         over = np.array([terminated or truncated])
         flags = (np.array([terminated]), np.array([truncated]), np.array([True]), over)
         values = (np.array([action], np.int32), np.array([reward], np.float32))
-        replay.insert(Step(batch(seen), batch(final), *values, *flags), random)
+        replay.insert(VectorStep(batch(seen), batch(final), *values, *flags), random)
         if terminated or truncated:
             whole = number + 1
     assert replay.size == 4 * whole

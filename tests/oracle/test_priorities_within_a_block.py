@@ -69,15 +69,15 @@ def begun(pipeline: str, updates_per_draw: int, **replay):
         still = learner._replace(params=0 * learner.params, target=0 * learner.target)
         session.state = session.state._replace(learner=still)
     else:
-        learner = session.learner
-        session.learner = learner._replace(params=0 * learner.params, target=0 * learner.target)
+        state = session.learner.state
+        session.learner.state = state._replace(params=0 * state.params, target=0 * state.target)
     return session
 
 
 def priorities(session) -> np.ndarray:
     if hasattr(session, "state"):
         return np.asarray(session.state.priorities.sums[0]).reshape(-1)
-    return session.replay.tree.leaves
+    return session.learner.replay.tree.leaves
 
 
 DRAWS = {"published": 1, "a few": 4, "the default": 8, "all at once": UPDATES}
@@ -138,13 +138,13 @@ def test_the_stages_of_a_block_on_the_device_are_the_fused_block():
 
 def test_the_newest_transitions_go_on_from_portion_to_portion():
     session = begun("sync", 4, newest_in_batch=True)
-    first, sample = [], session.replay.sample
+    first, sample = [], session.learner.replay.sample
 
     def watched(*args, **more):
         batches = sample(*args, **more)
         first.extend(batches.numbers[:, 0].tolist())
         return batches
 
-    session.replay.sample = watched
+    session.learner.replay.sample = watched
     session.advance(1)
     assert first == list(range(ROWS - 1, ROWS - 1 - UPDATES, -1))

@@ -20,8 +20,8 @@ from hotloop.engines.jax.recurrent import RecurrentEngine, mean_of_known
 from hotloop.envs.cartpole import CartPole
 from hotloop.envs.device import ObsSpec
 from hotloop.errors import SpecError
-from hotloop.evaluate import episodes_program, to_host
 from hotloop.experience import METRICS
+from hotloop.pipelines.device_play import episodes_program, to_host
 from hotloop.pipelines.recurrent import Recurrent
 from hotloop.replay import ring, sequences
 from hotloop.runs.state import digests, to_arrays

@@ -216,14 +216,14 @@ def _acting(reporter: Reporter) -> list[Row]:
     emulator, ours = "pong/emulator and forward pass", "pong/acting"
     session = _session(spec)
     rows = _compare(emulator, _pong_alone(spec, session), ours, session.collect, reporter)
-    session.envs.close()
+    session.close()
     emulator, ours = "mario/emulator", "mario/acting"
     mario = load_spec("mario_128", {"pipeline": "sync", "replay.start": 1_000_000_000, "updates_per_step": 1 / ENVS})
     for vectorization, named in (("sync", ours), ("threads", f"{ours}/threads")):
         session = _session(load_spec(mario, {"env.vectorization": vectorization}))
         compared = _compare(emulator, _mario_alone(mario), named, session.collect, reporter)
         rows += compared if vectorization == "sync" else compared[1:]
-        session.envs.close()
+        session.close()
     rows[-1].note = f"the same on {os.cpu_count()} cores; the emulators alone one after the other, on one"
     return rows
 
@@ -259,7 +259,7 @@ def _pong_alone(spec: Spec, session: Any) -> Callable[[], None]:
 
     def step() -> None:
         obs, *_ = env.step(actions[next(turn) % 1000])
-        session.q(obs)
+        session.actor.policy(obs)
 
     return step
 

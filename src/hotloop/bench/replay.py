@@ -7,8 +7,9 @@ import jax
 import numpy as np
 
 from hotloop.bench.measure import COST, Result, Row, interleave, machine, paired_ratio
+from hotloop.experience import VectorStep
 from hotloop.progress import Reporter
-from hotloop.replay.host import HostReplay, Step
+from hotloop.replay.host import HostReplay
 from hotloop.replay.plan import readable
 from hotloop.spec import Replay
 from hotloop.spec.reading import load_spec
@@ -105,7 +106,7 @@ def _filled(spec: Replay, obs: Any) -> HostReplay:
     for t in range(spec.capacity):
         at = t % 500
         ends = at == 499
-        step = Step(
+        step = VectorStep(
             seen(0) if ends else seen(at + 1),
             seen(at + 1),
             np.zeros(1, np.int32),

@@ -7,7 +7,7 @@ next step starts from, and a step in which an env was only reset is not `valid`:
 import os
 import signal
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -19,23 +19,8 @@ from hotloop.envs.host_spaces import ShowsChosen, spaces_of
 from hotloop.envs.naming import import_registering
 from hotloop.envs.serial import MASK, SerialEnvs
 from hotloop.errors import EnvFailed, NotFinite, SpecError
+from hotloop.experience import VectorStep
 from hotloop.trees import leaves, tree_map
-
-
-class HostStep(NamedTuple):
-    """A vector step of N envs; observations are trees of arrays (N, …), all of them copies."""
-
-    obs: Any
-    final_obs: Any
-    reward: np.ndarray  # float32
-    terminated: np.ndarray
-    truncated: np.ndarray
-    valid: np.ndarray
-    began: np.ndarray  # `obs` is the first observation of an episode
-    failed: np.ndarray  # the env raised and was built anew
-    info: dict[str, np.ndarray]  # chosen keys, float64, NaN where the env gave none
-    legal: np.ndarray | None = None  # which actions `obs` allows, bool (N, A); None with masks off
-    final_legal: np.ndarray | None = None  # and which `final_obs` does
 
 
 def make_vector_env(
@@ -157,7 +142,7 @@ class HostEnvs:
         self._refuse_observations(seen, " in a reset")
         return seen
 
-    def step(self, chosen_N: np.ndarray) -> HostStep:
+    def step(self, chosen_N: np.ndarray) -> VectorStep:
         """Act in every env."""
         try:
             obs, reward, terminated, truncated, infos = self.env.step(self.actions.decode(chosen_N))
@@ -166,13 +151,15 @@ class HostEnvs:
         except Exception as error:  # whatever the user's own code raises
             raise EnvFailed(f"the vector env raised {_said(error)}") from error
         try:
-            return self._read(obs, reward, terminated, truncated, infos)
+            return self._read(chosen_N, obs, reward, terminated, truncated, infos)
         except (EnvFailed, NotFinite, SpecError):
             raise
         except Exception as error:  # whatever can be wrong with what it gave
             raise EnvFailed(f"what the env gave in a step cannot be read: {_said(error)}") from error
 
-    def _read(self, obs: Any, reward: Any, terminated: Any, truncated: Any, infos: dict[str, Any]) -> HostStep:
+    def _read(
+        self, chosen_N: np.ndarray, obs: Any, reward: Any, terminated: Any, truncated: Any, infos: dict[str, Any]
+    ) -> VectorStep:
         terminated, truncated = np.array(terminated, bool), np.array(truncated, bool)
         seen = self._seen(obs)
         ended, failed = terminated | truncated, infos.get("failed", self._none)
@@ -191,7 +178,20 @@ class HostEnvs:
         if self.autoreset == AutoresetMode.DISABLED and ended.any():
             seen = self.restart(ended)
         terminated, truncated, began = terminated & valid, truncated & valid, began | failed
-        return HostStep(seen, final, reward, terminated, truncated, valid, began, failed, info, self.legal, final_legal)
+        return VectorStep(
+            seen,
+            final,
+            chosen_N,
+            reward,
+            terminated,
+            truncated,
+            valid,
+            began,
+            final_legal,
+            self.legal,
+            failed,
+            info,
+        )
 
     def _info(self, key: str, infos: dict[str, Any], ended: np.ndarray) -> np.ndarray:
         """One key of the infos; where an episode ended it must be there."""

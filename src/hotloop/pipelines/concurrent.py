@@ -14,24 +14,24 @@ from concurrent.futures import ThreadPoolExecutor
 
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.host import HostEnvs
-from hotloop.pipelines.host_session import HostPipeline, HostSession
+from hotloop.pipelines.host_run import HostPipeline, HostRun
 from hotloop.spec import Spec
 
 
 def pipeline(spec: Spec, envs: HostEnvs, engine: JaxEngine) -> HostPipeline:
     """The concurrent pipeline of one spec."""
-    learner = ThreadPoolExecutor(1, thread_name_prefix="learner")
+    thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
 
-    def block(run: HostSession) -> None:
-        batches = run.sample()
-        if batches is None:
+    def block(run: HostRun) -> None:
+        learner = run.learner
+        if not learner.takes_turn():
             run.collect()
             return
-        learned = learner.submit(run.learn, batches)
+        learning = thread.submit(learner.learn, learner.draw(run.env_steps))
         try:
-            run.collect(hold=run.portions > 1)
+            run.collect(hold=learner.portions > 1)
         finally:
-            run.publish(learned.result())  # sync
+            run.publish(learning.result())  # sync
             run.store_held()
 
-    return HostPipeline(spec, envs, engine, block, learner)
+    return HostPipeline(spec, envs, engine.on_host(), block, thread)

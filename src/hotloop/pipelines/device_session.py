@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotloop.evaluate import Episodes, Tell, episodes_program, to_host
+from hotloop.evaluate import Episodes, Tell
+from hotloop.pipelines.device_play import episodes_program, to_host
 from hotloop.pipelines.fused import Fused, FusedState
 from hotloop.pipelines.seeds import SeedAxis
 from hotloop.pipelines.session import Reading

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hotloop.experience import Item, row_example
+from hotloop.experience import Item, VectorStep, row_example
 from hotloop.replay.delay import DelayLine
 from hotloop.replay.frames import Frames, Whole
 from hotloop.replay.host_ring import HostRing
@@ -27,20 +27,6 @@ class Batches(NamedTuple):
     items: Item
     numbers: np.ndarray
     weight: np.ndarray | None
-
-
-class Step(NamedTuple):
-    """What one vector step of N envs was: arrays (N, …). Where `began`, `obs` begins an episode."""
-
-    obs: Any
-    final_obs: Any
-    action: np.ndarray
-    reward: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    valid: np.ndarray
-    began: np.ndarray
-    final_legal: np.ndarray | None = None  # which actions `final_obs` allows, when the env says so
 
 
 class HostReplay:
@@ -66,7 +52,8 @@ class HostReplay:
         self.store: Frames | Whole = (
             Frames(obs, spec.stacked_frames, num_envs, spec.capacity, spec.n_step) if is_shared else Whole(obs)
         )
-        self.row_bytes = num_bytes(row_example(obs, num_actions))
+        self.whole_row = row_example(obs, num_actions)
+        self.row_bytes = num_bytes(self.whole_row)
         self.row = row_example(self.store.row, num_actions)
         self.delay = DelayLine(spec.n_step, discount, num_envs, self.store.row)
         self.hindsight: Any = None
@@ -99,7 +86,7 @@ class HostReplay:
         self.seen, self.kept = obs_N, self.store.begin(obs_N)
         self._drop_what_lost_a_frame()
 
-    def insert(self, step: Step, random: np.random.Generator) -> None:
+    def insert(self, step: VectorStep, random: np.random.Generator) -> None:
         """Take one vector step in. Copies what it keeps."""
         after, now = self.store.move_on(self.kept, self.seen, step.final_obs, step.obs, step.valid, step.began)
         if self.hindsight:

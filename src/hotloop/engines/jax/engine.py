@@ -1,7 +1,7 @@
 """Acting and learning with XLA: pure functions of flat vectors, so that a pipeline can put them in its loop."""
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from hotloop import registry
+from hotloop.engines.draws import Draw
 from hotloop.engines.jax.flat import Layout
 from hotloop.engines.jax.heads import Estimate
 from hotloop.engines.jax.modules import (
@@ -16,15 +17,19 @@ from hotloop.engines.jax.modules import (
     Functions,
     Mode,
     Module,
+    Wanted,
     factors,
     noise_size,
     perturbed,
     sequential,
 )
 from hotloop.engines.jax.optimizers import direction
-from hotloop.experience import METRICS
-from hotloop.learning import estimates, schedules, targets
+from hotloop.experience import METRICS, Item
+from hotloop.learning import estimates, exploration, schedules, targets
 from hotloop.spec import Boltzmann, C51Head, CustomNetwork, IqnHead, Network, QuantileHead, ScalarHead, Spec
+
+if TYPE_CHECKING:
+    from hotloop.engines.jax.host import JaxOnHost
 
 
 class LearnerState(NamedTuple):
@@ -50,15 +55,20 @@ PASSES = ("target", "choose", "learn")
 
 
 class Draws(NamedTuple):
-    """What chance gives to one update: a key for fractions, and factors of noisy layers, a row for each of PASSES."""
+    """What chance gives to one update: factors of noisy layers, a row for each of PASSES, and fractions.
 
-    key: jax.Array
+    These are drawn by a key where they are wanted, or given as arrays: by pass, then by the path within the network.
+    """
+
+    key: jax.Array | None
     noise_PT: jax.Array
+    given: dict[str, Any] | None = None
 
     def mode(self, role: str) -> Mode:
         """The mode of one pass."""
         number = PASSES.index(role)
-        return Mode(role, self.key, self.noise_PT[number]).part(number)
+        given = None if self.given is None else self.given[role]
+        return Mode(role, self.key, self.noise_PT[number], given).part(number)
 
 
 class Frozen(NamedTuple):
@@ -85,8 +95,13 @@ def make_engine(spec: Spec, obs: Any, num_actions: int, network: Module | None =
 class JaxEngine:
     """The engine for one spec: holds shapes and choices, never state."""
 
-    def __init__(self, spec: Spec, obs: Any, num_actions: int, network: Module | None = None) -> None:
-        """`obs` is a tree of ShapeDtypeStructs of one observation; `network` is the user's own, if any."""
+    def __init__(
+        self, spec: Spec, obs: Any, num_actions: int, network: Module | None = None, numbers: Any = jnp.float32
+    ) -> None:
+        """`obs` is a tree of shapes of one observation; `network` is the user's own, if any.
+
+        `numbers` are those of weights and moments: float32, or float64 to be compared with another engine.
+        """
         self.spec = spec
         self.num_actions = num_actions
         self._network = _composed(spec, num_actions) if network is None else _of_the_user(network)
@@ -96,12 +111,13 @@ class JaxEngine:
         self._dtype = jnp.dtype(spec.precision)
         self._direction = direction(spec.optimizer)
         self._obs_1 = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), obs)
-        params = jax.eval_shape(self._network.init, jax.random.key(0), self._obs_1)
+        self._numbers = jnp.dtype(numbers)
+        params = jax.eval_shape(self._fresh, jax.random.key(0))
         self.layout, self._noise_size = Layout(params), noise_size(params)
         self._measured = self._where_measured()
         self._by_batch = _sharding(spec.devices)
         q_shape = jax.eval_shape(
-            self.q_values, jax.ShapeDtypeStruct((self.layout.size,), jnp.float32), self._obs_1
+            self.q_values, jax.ShapeDtypeStruct((self.layout.size,), self.layout.dtype), self._obs_1
         ).shape
         if q_shape != (1, num_actions):
             raise ValueError(
@@ -109,13 +125,26 @@ class JaxEngine:
                 "one Q-value per action"
             )
 
+    def on_host(self) -> "JaxOnHost":
+        """Its functions compiled, for runs whose envs are on the host, and for agents."""
+        from hotloop.engines.jax.host import JaxOnHost
+
+        return JaxOnHost(self)
+
     def init(self, key: jax.Array) -> LearnerState:
         """Fresh weights; the target net starts as a copy of them."""
-        params = self.layout.flatten(self._network.init(key, self._obs_1))
-        target = jnp.array(params, copy=True) if self.has_target else jnp.zeros((0,), jnp.float32)
+        params = self.layout.flatten(self._fresh(key))
+        target = jnp.array(params, copy=True) if self.has_target else jnp.zeros((0,), params.dtype)
         updates, skipped, in_a_row, held = (jnp.zeros((), jnp.int32) for _ in range(4))  # each is donated by itself
         scale = LossScale(jnp.float32(FIRST_LOSS_SCALE), held) if self.spec.precision == "float16" else ()
         return LearnerState(params, target, self._direction.init(params), updates, skipped, in_a_row, scale)
+
+    def _fresh(self, key: jax.Array) -> Any:
+        """A network's own tree of first weights."""
+        params = self._network.init(key, self._obs_1)
+        if self._numbers == jnp.float32:
+            return params
+        return jax.tree.map(lambda leaf: leaf.astype(self._numbers), params)
 
     @property
     def has_target(self) -> bool:
@@ -123,24 +152,28 @@ class JaxEngine:
         return self.spec.target.rule != "vanilla" and self.spec.on_policy is None
 
     def estimate(self, params: Any, obs_B: Any, mode: Mode) -> Estimate:
-        """What the network says under its own parameters (a tree), in float32."""
+        """What the network says under its own parameters (a tree), in the numbers of the weights."""
         params = self.in_precision(params)
         if mode.noise is not None:
             params = perturbed(params, mode.noise)
         values, tau = self._network.apply(params, obs_B, mode)
-        return Estimate(values.astype(jnp.float32), tau)
+        return Estimate(values.astype(self._numbers), tau)
 
     def in_precision(self, params: Any) -> Any:
         """Parameters in the numbers networks compute in; running averages stay as they are."""
-        if self._dtype == jnp.float32:
+        if self.spec.precision == "float32":
             return params
         return jax.tree_util.tree_map_with_path(
             lambda path, leaf: leaf if getattr(path[-1], "key", "") in RUNNING else leaf.astype(self._dtype), params
         )
 
-    def q_values(self, vector: jax.Array, obs_B: Any, key: jax.Array | None = None) -> jax.Array:
-        """Q-values (B, A) of a batch of observations under a flat weight vector; with a key, those of a noisy draw."""
-        return self._estimates.q(self.estimate(self.layout.unflatten(vector), obs_B, Mode("act", key)).values)
+    def q_values(self, vector: jax.Array, obs_B: Any, key: jax.Array | None = None, given: Any = None) -> jax.Array:
+        """Q-values (B, A) of a batch of observations under a flat weight vector.
+
+        With a key, or with what `wanted_to_act` asks for as `given`, those of a noisy draw.
+        """
+        mode = Mode("act", key, given=given)
+        return self._estimates.q(self.estimate(self.layout.unflatten(vector), obs_B, mode).values)
 
     def greedy(self, params: jax.Array, obs_N: Any, legal_NA: jax.Array | None = None) -> jax.Array:
         """Best action of each env, int32 (N,)."""
@@ -176,14 +209,11 @@ class JaxEngine:
     def explore(self, q_NA: jax.Array, explore_N: jax.Array, key: jax.Array, is_masked: bool = False) -> jax.Array:
         """Actions by Q-values and chance; illegal ones have a Q-value of -inf."""
         if isinstance(self.spec.exploration, Boltzmann):
-            return jax.random.categorical(key, q_NA / explore_N[:, None]).astype(jnp.int32)
+            gumbel_NA = jax.random.gumbel(key, q_NA.shape, q_NA.dtype)
+            return exploration.boltzmann(q_NA, explore_N[:, None], gumbel_NA, xp=jnp).astype(jnp.int32)
         coin_N, draw_N = jax.random.uniform(key, (2, q_NA.shape[0]))
-        if is_masked:
-            rank_NA = jnp.cumsum(q_NA > -jnp.inf, axis=-1)  # the first action whose rank passes the draw
-            random_N = jnp.argmax(rank_NA > (draw_N[:, None] * rank_NA[:, -1:]).astype(jnp.int32), axis=-1)
-        else:
-            random_N = jnp.minimum((draw_N * self.num_actions).astype(jnp.int32), self.num_actions - 1)
-        return jnp.where(coin_N < explore_N, random_N, jnp.argmax(q_NA, axis=-1)).astype(jnp.int32)
+        action_N = exploration.epsilon_greedy(q_NA, explore_N, coin_N, draw_N, is_masked=is_masked, xp=jnp)
+        return action_N.astype(jnp.int32)
 
     def update(
         self,
@@ -192,20 +222,22 @@ class JaxEngine:
         learning_rate: jax.Array,
         weight_KB: jax.Array | None = None,
         key: jax.Array | None = None,
+        draws_K: Draws | None = None,
     ) -> tuple[LearnerState, jax.Array, jax.Array]:
         """K gradient steps on K batches (leading axes K, B); returns TD errors (K, B) and METRICS sums.
 
-        `weight_KB` scales the loss of each sample (importance weights of a prioritised replay); `key` is for networks
-        that draw noise or quantiles.
+        `weight_KB` scales the loss of each sample (importance weights of a prioritised replay); networks that draw
+        noise or quantiles take a `key`, or what was drawn for them.
         """
         if self._by_batch is not None:
             batches, weight_KB = jax.lax.with_sharding_constraint((batches, weight_KB), self._by_batch)
-        if self.is_random and key is None:
-            raise ValueError("this network draws noise or quantiles; give update a key")
+        if self.is_random and key is None and draws_K is None:
+            raise ValueError("this network draws noise or quantiles; give update a key, or the draws")
         count = batches.r_t.shape[0]
         # The target net stands still, so one forward pass does for all batches; with noise, each has its own draw.
         frozen_K = None if self.is_random else self.frozen_batches(state.target, batches)
-        draws_K = self.draws(key, count) if key is not None and self.is_random else None
+        if key is not None and self.is_random:
+            draws_K = self.draws(key, count)
 
         def one(carry: Any, inputs: Any) -> Any:
             params, optimizer, scale = carry
@@ -215,7 +247,7 @@ class JaxEngine:
             factor = scale.factor if scale else None
             gradient, loss, td_B, q = self.gradient(params, batch, frozen, weight_B, draws, factor)
             params, optimizer, norm, finite = self.step(params, optimizer, gradient, loss, learning_rate)
-            row = jnp.stack([loss, norm, q, finite.astype(jnp.float32)])
+            row = jnp.stack([loss, norm, q, finite.astype(loss.dtype)])
             return (params, optimizer, _rescaled(scale, finite)), (td_B, row, _is_only_overflow(scale, finite))
 
         (params, optimizer, scale), (td_KB, metrics_KM, overflow_K) = jax.lax.scan(
@@ -236,6 +268,46 @@ class JaxEngine:
         noise_key, key = jax.random.split(key)
         return Draws(jax.random.split(key, count), factors(noise_key, (count, len(PASSES), self._noise_size)))
 
+    def _draws_of_parts(self, draws: Draws, parts: int) -> Draws:
+        """The draws of each part of a batch (a leading axis): noise is common to all."""
+        noise = jnp.broadcast_to(draws.noise_PT, (parts, *draws.noise_PT.shape))
+        if draws.key is not None:
+            return Draws(jax.random.split(draws.key, parts), noise)
+        split = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), draws.given)
+        return Draws(None, noise, split)
+
+    def wanted_to_act(self, num_envs: int) -> dict[str, Draw]:
+        """What `q_values` takes of chance for so many envs."""
+        wanted, params = Wanted(), jax.ShapeDtypeStruct((self.layout.size,), self.layout.dtype)
+        if self.is_random:
+            jax.eval_shape(lambda vector, obs: self.q_values(vector, obs, given=wanted), params, self._obs(num_envs))
+        return dict(wanted)
+
+    def wanted_to_learn(self, updates: int, batch_size: int) -> Draws | None:
+        """What so many updates take of chance, as Draws of `Draw`s."""
+        if not self.is_random:
+            return None
+        noise = jnp.zeros((len(PASSES), self._noise_size), self.layout.dtype)
+        asked = Draws(None, noise, {role: Wanted() for role in PASSES})
+        vector = jax.ShapeDtypeStruct((self.layout.size,), self.layout.dtype)
+
+        number, obs = jax.ShapeDtypeStruct((batch_size,), self.layout.dtype), self._obs(batch_size)
+        batch = Item(obs, jax.ShapeDtypeStruct((batch_size,), jnp.int32), number, number, obs)
+
+        def passes(params: jax.Array, batch: Any) -> Any:
+            return self.loss(self.layout.unflatten(params), batch, self.frozen(params, batch, asked), None, asked)
+
+        jax.eval_shape(passes, vector, batch)
+        given = {
+            role: {path: Draw(one.kind, (updates, *one.shape)) for path, one in wanted.items()}
+            for role, wanted in (asked.given or {}).items()
+        }
+        shaped: Any = Draws(None, Draw("factors", (updates, *noise.shape)), given)  # type: ignore[arg-type]
+        return shaped
+
+    def _obs(self, count: int) -> Any:
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), self._obs_1)
+
     def frozen_batches(self, target: jax.Array, batches: Any, draws: Draws | None = None) -> Frozen:
         """What the target net says of K batches (K, B, …), with the same draws for all."""
         lead = batches.r_t.shape[:2]
@@ -245,7 +317,7 @@ class JaxEngine:
     def frozen(self, target: jax.Array, batch: Any, draws: Draws | None = None) -> Frozen:
         """What the target net says of a batch (B, …)."""
         if self.spec.on_policy is not None:  # r_t is the whole target: nothing is added to it
-            return Frozen(jnp.zeros((*batch.r_t.shape, 1), jnp.float32), None)
+            return Frozen(jnp.zeros((*batch.r_t.shape, 1), self._numbers), None)
         if not self.has_target:
             return Frozen(None, None)
         params, mode = self.layout.unflatten(target), _mode("target", draws)
@@ -322,14 +394,13 @@ class JaxEngine:
             gradient, loss, td_B, q = of(batch, frozen, weight_B, draws)
         else:
             split = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), (batch, frozen, weight_B))
-            keys = None if draws is None else jax.random.split(draws.key, parts)
+            draws_of_parts = None if draws is None else self._draws_of_parts(draws, parts)
 
             def add(total: jax.Array, inputs: Any) -> Any:
-                *part, key = inputs
-                gradient, *rest = of(*part, None if draws is None else draws._replace(key=key))
+                gradient, *rest = of(*inputs)
                 return total + gradient, rest
 
-            total, (losses, td_PB, qs) = jax.lax.scan(add, jnp.zeros_like(params), (*split, keys))
+            total, (losses, td_PB, qs) = jax.lax.scan(add, jnp.zeros_like(params), (*split, draws_of_parts))
             gradient, loss, td_B, q = total / parts, jnp.mean(losses), td_PB.reshape(-1), jnp.mean(qs)
         if scale is not None:  # running averages ask for their step whatever the loss is multiplied by
             is_scaled = True if self._measured is None else ~self._measured

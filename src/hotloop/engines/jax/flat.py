@@ -17,11 +17,12 @@ class Layout:
     """Where each named parameter lives in the flat vector."""
 
     def __init__(self, params: Any) -> None:
-        """Take the structure of `params` (arrays or ShapeDtypeStructs, all float32)."""
+        """Take the structure of `params` (arrays or ShapeDtypeStructs, all float32, or all float64)."""
         leaves, self._treedef = jax.tree_util.tree_flatten_with_path(params)
+        self.dtype = np.dtype(np.float64 if leaves and leaves[0][1].dtype == np.float64 else np.float32)
         for path, leaf in leaves:
-            if leaf.dtype != np.float32:
-                raise ValueError(f"parameter {_name(path)} is {leaf.dtype}, expected float32")
+            if leaf.dtype != self.dtype:
+                raise ValueError(f"parameter {_name(path)} is {leaf.dtype}, expected {self.dtype}")
         self.names = [_name(path) for path, _ in leaves]
         self.shapes = [tuple(leaf.shape) for _, leaf in leaves]
         ends = np.cumsum([math.prod(shape) for shape in self.shapes]).tolist()
@@ -44,10 +45,10 @@ class Layout:
         return {n: (a, b, shape) for n, (a, b), shape in zip(self.names, self._spans, self.shapes, strict=True)}
 
     def to_named(self, vector: Any) -> dict[str, np.ndarray]:
-        """Named arrays: the interchange format of weights."""
-        host = np.asarray(vector)
+        """Named arrays, views of one copy of the vector: the interchange format of weights."""
+        host = np.array(vector)
         pairs = zip(self.names, self._spans, self.shapes, strict=True)
-        return {name: host[a:b].reshape(shape).copy() for name, (a, b), shape in pairs}
+        return {name: host[a:b].reshape(shape) for name, (a, b), shape in pairs}
 
     def from_named(self, arrays: Mapping[str, np.ndarray]) -> jax.Array:
         """Take named arrays back, or raise ValueError naming what does not fit this network."""
@@ -60,7 +61,7 @@ class Layout:
                 f"weights do not fit the network: {first} is {seen.get(first, 'absent')}, "
                 f"expected {expected.get(first, 'no such parameter')} ({len(wrong)} mismatch(es))"
             )
-        return jnp.asarray(np.concatenate([np.asarray(arrays[n], np.float32).reshape(-1) for n in self.names]))
+        return jnp.asarray(np.concatenate([np.asarray(arrays[n], self.dtype).reshape(-1) for n in self.names]))
 
 
 def _name(path: Any) -> str:

@@ -54,10 +54,7 @@ def iqn(spec: IqnHead, num_actions: int, scheme: str = "default") -> Functions:
 
     def apply(params: Params, features_BF: jax.Array, mode: Mode = ACTING) -> Estimate:
         (batch, width), count = features_BF.shape, counts[mode.role]
-        if mode.key is None:
-            tau_BN = jnp.broadcast_to(_midpoints(count), (batch, count))
-        else:
-            tau_BN = jax.random.uniform(mode.key, (batch, count))
+        tau_BN = mode.uniform((batch, count)) if mode.is_random else jnp.broadcast_to(_midpoints(count), (batch, count))
         cosines = cosines_of_pi(tau_BN.reshape(-1, 1) * jnp.arange(spec.cosines, dtype=jnp.float32))
         embedded = embedding(width).apply(params["embedding"], cosines)
         mixed_BNF = features_BF[:, None] * embedded.reshape(batch, count, width)

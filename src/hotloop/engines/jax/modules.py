@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from hotloop.engines.draws import Draw
+
 Params = Any
 
 
@@ -25,6 +27,10 @@ class Module(Protocol):
         """`apply(params, inputs_B) -> outputs_B`."""
 
 
+class Wanted(dict[str, Draw]):
+    """Notes what a traced pass asks of chance, by path."""
+
+
 class Mode(NamedTuple):
     """What a forward pass is for, and where its randomness comes from; without a key there is none."""
 
@@ -33,9 +39,39 @@ class Mode(NamedTuple):
     key: jax.Array | None = None
     noise: jax.Array | None = None
     """What was drawn for all noisy layers, for a batch in common (see `perturbed`)."""
+    given: "dict[str, jax.Array] | Wanted | None" = None
+    """In place of a key: what was drawn outside, by the path of the part that wants it."""
+    path: str = ""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether there is chance in this pass."""
+        return self.key is not None or self.given is not None
+
+    def uniform(self, shape: tuple[int, ...]) -> jax.Array:
+        """Numbers in 0 … 1 for this part."""
+        if self.key is not None:
+            return jax.random.uniform(self.key, shape)
+        return self._given(Draw("uniform", shape))
+
+    def factors(self, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        """Factors of noise for this part."""
+        if self.key is not None:
+            return factors(self.key, shape, dtype)
+        return self._given(Draw("factors", shape)).astype(dtype)
+
+    def _given(self, wanted: Draw) -> jax.Array:
+        if isinstance(self.given, Wanted):
+            self.given[self.path] = wanted
+            return jnp.zeros(wanted.shape)
+        if self.given is None:
+            raise ValueError("this pass has no source of chance")
+        return self.given[self.path]
 
     def part(self, number: int) -> "Mode":
-        """The mode for one of several parts, with a key of its own."""
+        """The mode for one of several parts, with a key or a path of its own."""
+        if self.given is not None:
+            return self._replace(path=f"{self.path}/{number}")
         if self.key is None:
             return self
         # Another key by plain arithmetic: what is drawn by it is hashed anyway, and each hash takes time to compile.
@@ -138,10 +174,10 @@ def dense(layer: Params, x_BI: jax.Array, mode: Mode) -> jax.Array:
     """One dense layer, in the precision of its kernel; noisy if it has learned how much."""
     kernel, bias = layer["kernel"], layer.get("bias")
     x_BI = x_BI.astype(kernel.dtype)
-    if "kernel_noise" not in layer or mode.key is None or mode.role != "act":
+    if "kernel_noise" not in layer or not mode.is_random or mode.role != "act":
         out_BO = x_BI @ kernel
         return out_BO if bias is None else add_bias(out_BO, bias)
-    noise_BT = factors(mode.key, (x_BI.shape[0], sum(kernel.shape)), kernel.dtype)  # each env that acts has its own
+    noise_BT = mode.factors((x_BI.shape[0], sum(kernel.shape)), kernel.dtype)  # each env that acts has its own
     in_BI, out_BO = noise_BT[:, : kernel.shape[0]], noise_BT[:, kernel.shape[0] :]
     y_BO = x_BI @ kernel + ((x_BI * in_BI) @ layer["kernel_noise"]) * out_BO
     return y_BO if bias is None else y_BO + bias + layer["bias_noise"] * out_BO
@@ -230,19 +266,24 @@ def _scale_and_offset(width: int) -> Params:
 
 
 def _normalized(params: Params, x: jax.Array, mean: jax.Array, variance: jax.Array, like: Any) -> jax.Array:
-    factor = jax.lax.rsqrt(variance + EPSILON) * params["scale"].astype(jnp.float32)
-    return ((x - mean) * factor + params["offset"].astype(jnp.float32)).astype(like)
+    factor = jax.lax.rsqrt(variance + EPSILON) * _wide(params["scale"])
+    return ((x - mean) * factor + _wide(params["offset"])).astype(like)
+
+
+def _wide(x: jax.Array) -> jax.Array:
+    """Means and variances take more than half precision."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _layer_norm(params: Params, x: jax.Array, mode: Mode) -> jax.Array:
     del mode
-    wide = x.astype(jnp.float32)
+    wide = _wide(x)
     mean, variance = jnp.mean(wide, -1, keepdims=True), jnp.var(wide, -1, keepdims=True)
     return _normalized(params, wide, mean, variance, x.dtype)
 
 
 def _batch_norm(params: Params, x: jax.Array, mode: Mode) -> jax.Array:
-    wide, running = x.astype(jnp.float32), [params[name].astype(jnp.float32) for name in RUNNING]
+    wide, running = _wide(x), [_wide(params[name]) for name in RUNNING]
     if mode.role != "learn":
         return _normalized(params, wide, running[0], running[1], x.dtype)
     axes = tuple(range(x.ndim - 1))

@@ -96,9 +96,10 @@ class RecurrentEngine(JaxEngine):
         learning_rate: jax.Array,
         weight_KB: jax.Array | None = None,
         key: jax.Array | None = None,
+        draws_K: Draws | None = None,
     ) -> tuple[LearnerState, jax.Array, jax.Array]:
         """K gradient steps on K batches of sequences (K, B, …); returns TD errors (K, B, L) and METRICS sums."""
-        del weight_KB, key
+        del weight_KB, key, draws_K
         # Of the whole batch, before it may be split into parts.
         state, td, sums = super().update(state, batches, learning_rate, mean_of_known(batches.truncated))
         return state, td.reshape(batches.r_t.shape), sums

@@ -1,0 +1,32 @@
+"""What chance gives to a network: asked for by its shape, drawn outside of it, handed in as arrays.
+
+So two engines that are given the same draws can be compared number by number, and a run on the host has one source of
+random numbers. Programs on the device draw by key instead.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from hotloop.trees import tree_map
+
+
+@dataclass(frozen=True)
+class Draw:
+    """An array that a network wants: fractions (uniform in 0 … 1), or factors of a noisy layer."""
+
+    kind: Literal["uniform", "factors"]
+    shape: tuple[int, ...]
+
+
+def draw(wanted: Any, random: np.random.Generator, dtype: Any = np.float32) -> Any:
+    """Draw a tree of arrays for a tree of Draws."""
+    return tree_map(lambda one: _drawn(one, random).astype(dtype, copy=False), wanted)
+
+
+def _drawn(one: Draw, random: np.random.Generator) -> np.ndarray:
+    if one.kind == "uniform":
+        return random.random(one.shape, np.float32)
+    normal = random.standard_normal(one.shape, np.float32)
+    return np.sign(normal) * np.sqrt(np.abs(normal))

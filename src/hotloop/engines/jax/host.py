@@ -1,0 +1,103 @@
+"""The JAX engine for runs on the host: its pure functions compiled, NumPy in and out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from hotloop.engines.jax.engine import JaxEngine, LearnerState
+from hotloop.engines.protocol import Counts, Learned, Policy
+from hotloop.experience import Item
+from hotloop.trees import leaves
+
+
+class JaxOnHost:
+    """An `engines.protocol.Engine`."""
+
+    def __init__(self, engine: JaxEngine) -> None:
+        self.engine, self.num_actions, self.num_weights = engine, engine.num_actions, engine.layout.size
+        self._init = jax.jit(engine.init)
+        self._learn = jax.jit(self._update, donate_argnums=0)
+        self._q = jax.jit(engine.q_values)
+        self._play = jax.jit(engine.play)
+        self._drawn_q = jax.jit(lambda params, obs_N, draws: engine.q_values(params, obs_N, given=draws))
+
+    def _update(
+        self, state: LearnerState, items_KB: Item, weight_KB: Any, learning_rate: Any, target_moves: Any, draws: Any
+    ) -> tuple[LearnerState, jax.Array, jax.Array]:
+        """What is compiled: gradient steps, then moves of the target net."""
+        state, td_KB, sums = self.engine.update(state, items_KB, learning_rate, weight_KB, draws_K=draws)
+        return self.engine.move_target(state, target_moves), td_KB, sums
+
+    def init(self, seed: int) -> LearnerState:
+        """Fresh weights; the target net starts as a copy of them."""
+        state: LearnerState = self._init(jax.random.key(seed))
+        return state
+
+    def wanted_to_learn(self, updates: int, batch: int) -> Any:
+        """Draws that so many updates take; None if nothing is left to chance."""
+        return self.engine.wanted_to_learn(updates, batch)
+
+    def wanted_to_act(self, num_envs: int) -> Any:
+        """Draws that a policy takes to explore; None if nothing is left to chance."""
+        return self.engine.wanted_to_act(num_envs) or None
+
+    def put(self, batches: Any) -> Any:
+        """Bring batches to the device; done when it returns."""
+        return jax.block_until_ready(jax.device_put(batches))  # sync
+
+    def learn(
+        self,
+        state: LearnerState,
+        items_KB: Item,
+        weight_KB: np.ndarray | None,
+        learning_rate: float,
+        target_moves: int,
+        draws: Any,
+    ) -> Learned:
+        """K gradient steps on K batches, then so many moves of the target net; done when it returns."""
+        numbers = (np.float32(learning_rate), np.int32(target_moves))
+        state, td_KB, sums = jax.block_until_ready(self._learn(state, items_KB, weight_KB, *numbers, draws))  # sync
+        return Learned(state, td_KB, np.asarray(sums))
+
+    def counts(self, state: LearnerState) -> Counts:
+        """Bring over three numbers."""
+        return Counts(*(int(number) for number in (state.updates, state.skipped, state.skipped_in_a_row)))  # sync
+
+    def weights(self, state: LearnerState) -> jax.Array:
+        """The flat vector of the online net."""
+        return state.params
+
+    def freeze(self, weights: jax.Array) -> Policy:
+        """Act with a copy of these weights."""
+        kept = weights.copy()
+
+        def q(obs_N: Any, draws: Any = None) -> np.ndarray:
+            return np.asarray(self._q(kept, obs_N) if draws is None else self._drawn_q(kept, obs_N, draws))
+
+        return q
+
+    def remember(self, weights: jax.Array, memory_N: Any, obs_N: Any) -> tuple[np.ndarray, Any]:
+        """Greedy actions and what is remembered after them; None is the memory at the start of an episode."""
+        memory_N = self.engine.memory(leaves(obs_N)[0].shape[0]) if memory_N is None else memory_N
+        memory_N, action_N = self._play(weights, memory_N, obs_N)
+        return np.asarray(action_N), memory_N
+
+    def to_named(self, weights: jax.Array) -> dict[str, np.ndarray]:
+        """Copies by name."""
+        return self.engine.layout.to_named(weights)
+
+    def from_named(self, arrays: Mapping[str, np.ndarray]) -> jax.Array:
+        """Take named arrays back, or raise ValueError naming what does not fit this network."""
+        return self.engine.layout.from_named(arrays)
+
+    def template(self) -> LearnerState:
+        """Shapes of a state."""
+        shapes: LearnerState = jax.eval_shape(self.engine.init, jax.random.key(0))
+        return shapes
+
+    def take(self, arrays: LearnerState) -> LearnerState:
+        """A loaded state on the device."""
+        state: LearnerState = jax.device_put(arrays)
+        return state

@@ -1,0 +1,85 @@
+"""The half of a run on the host that makes experience: envs, the policy they act by, and how their episodes go.
+
+It knows nothing of replay or learning, and has a random stream of its own.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hotloop.engines.protocol import Policy
+from hotloop.envs.host import HostEnvs
+from hotloop.experience import VectorStep
+from hotloop.pipelines.explorer import Explorer
+from hotloop.spans import Spans
+
+
+class Finished(NamedTuple):
+    """Sums over the episodes that ended in a vector step."""
+
+    episodes: int
+    episode_return: float
+    episode_length: float
+    info: dict[str, float]
+
+
+class Actor:
+    """N envs in mid-episode."""
+
+    policy: Policy
+    random: np.random.Generator
+    obs: Any
+    is_torn = False  # the envs have stepped, and nobody has stored it yet
+
+    def __init__(self, envs: HostEnvs, explorer: Explorer, spans: Spans) -> None:
+        self.envs, self.explorer, self._spans = envs, explorer, spans
+
+    def begin(self, seed: int) -> Any:
+        """Begin an episode in every env; returns what they see."""
+        self.obs, self.is_torn = self.envs.reset(seed), False
+        self.episode_return = np.zeros(self.envs.num_envs, np.float64)
+        self.episode_length = np.zeros(self.envs.num_envs, np.int64)
+        return self.obs
+
+    def step(self, env_steps: int) -> VectorStep:
+        """Act and step once in every env; ε or the temperature is that of the vector step's first env step."""
+        with self._spans["select"]:
+            action_N = self.explorer.actions(self.policy, self.obs, self.envs.legal, env_steps, self.random)
+        self.is_torn = True
+        with self._spans["step"]:
+            return self.envs.step(action_N)
+
+    def stored(self, step: VectorStep) -> Finished | None:
+        """A step is in the replay: go on from there; returns the episodes that ended, if any did."""
+        self.obs, self.is_torn = step.obs, False
+        self.episode_return += np.where(step.valid, step.reward, 0.0)
+        self.episode_length += step.valid
+        ended = step.terminated | step.truncated
+        finished = None
+        if ended.any():
+            finished = Finished(
+                int(ended.sum()),
+                float(self.episode_return[ended].sum()),
+                float(self.episode_length[ended].sum()),
+                {key: float(values[ended].sum()) for key, values in step.info.items()},
+            )
+        over = ended | step.failed  # an episode that failed is not counted
+        if over.any():
+            self.episode_return[over] = 0.0
+            self.episode_length[over] = 0
+        return finished
+
+    # -- checkpoints ------------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, Any]:
+        """What the envs let be saved, and the running episodes; nothing amid a step."""
+        if self.is_torn:
+            return {}
+        running = {"obs": self.obs, "episode_return": self.episode_return, "episode_length": self.episode_length}
+        return {**self.envs.arrays(), **running}
+
+    def go_on(self, arrays: dict[str, Any], obs: Any) -> None:
+        """Take back the running episodes, whose envs are where they were."""
+        self.obs = obs
+        self.episode_return = np.array(arrays["episode_return"])
+        self.episode_length = np.array(arrays["episode_length"])

@@ -1,0 +1,349 @@
+"""A run on the host: an actor, a learner, and how far they are. Pipelines put their turns in order.
+
+`collect` is a block's vector steps, `learner.draw` its batches, `learner.learn` its gradient steps, `publish` makes
+them count. Which of them follow each other and which run side by side is the pipeline's: `sync.py`, `concurrent.py`.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hotloop.engines.policies import choose_policy, one_blas_thread
+from hotloop.engines.protocol import Engine, Weights
+from hotloop.envs.host import HostEnvs, generator_from_array, generator_to_array
+from hotloop.evaluate import Episodes, Tell, play_on_host
+from hotloop.experience import METRICS, VectorStep
+from hotloop.learning import targets
+from hotloop.pipelines.actor import Actor
+from hotloop.pipelines.explorer import Explorer
+from hotloop.pipelines.learner import LearnedBlock, Learner
+from hotloop.pipelines.session import Reading
+from hotloop.replay.host import HostReplay
+from hotloop.runs.state import from_arrays, to_arrays
+from hotloop.spans import Spans
+from hotloop.spec import Spec
+from hotloop.trees import tree_map
+
+STAGES = ("select", "step", "insert", "sample", "redraw", "transfer", "update", "evaluate", "log")
+COUNTERS = ("env_steps", "episodes", "learned_from", "blocks", "learning_starts", "failed_before")
+
+
+class HostTotals(NamedTuple):
+    """Sums since the last line of metrics."""
+
+    update: Any  # METRICS
+    episodes: Any
+    episode_return: Any
+    episode_length: Any
+    info: dict[str, Any]
+
+
+class HostPipeline:
+    """Shapes and sizes of a run on the host; `block` is the pipeline: one unit of work on a run."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        envs: HostEnvs,
+        engine: Engine,
+        block: "Callable[[HostRun], None]",
+        learner: Executor | None = None,
+    ) -> None:
+        """`learner` is the thread on which `block` learns, if it is another one."""
+        self.spec, self.envs, self.engine, self.block = spec, envs, engine, block
+        self.capacity, self._learner = spec.replay.capacity, learner
+        self.judge = envs.goals(spec.env.id, spec.env.options) if spec.replay.hindsight else None
+        num_actions = None
+        try:
+            if spec.env.action_mask:
+                num_actions = envs.actions.size
+                envs.mask_actions(spec.env.id)
+                envs.reset(spec.seed)  # an env that names no legal actions is refused before anything is written
+            self.replay = HostReplay(
+                spec.replay, spec.discount, envs.observations.shapes, envs.num_envs, self.judge, num_actions
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory of one transition in a batch."""
+        return self.replay.row_bytes
+
+    def num_bytes(self) -> int:
+        """Host memory of the replay, before it is allocated."""
+        return self.replay.num_bytes()
+
+    def close(self) -> None:
+        """Let go of the envs, the judge of hindsight and the learner's thread."""
+        self.envs.close()
+        if self.judge is not None:
+            with contextlib.suppress(Exception):  # whatever the user's own code raises
+                self.judge.close()
+            self.judge = None
+        if self._learner is not None:
+            self._learner.shutdown()
+
+    def session(self, seeds: list[int]) -> "HostRun":
+        """Its state, for the host loop to drive."""
+        return HostRun(self, seeds[0])
+
+
+class HostRun:
+    """An actor and a learner, counters, checkpoints and evaluations."""
+
+    totals: HostTotals
+    env_steps: int
+    episodes: int
+    learned_from: int  # env steps at the first gradient step, 0 before it
+    blocks: int
+    learning_starts: int  # env steps from which on it learns
+    failed_before: int  # envs that raised and were built anew, before the last resume
+
+    def __init__(self, pipeline: HostPipeline, seed: int) -> None:
+        self.pipeline, self.spec, self.seed = pipeline, pipeline.spec, seed
+        self.engine, self.spans = pipeline.engine, Spans(*STAGES)
+        self.block = self.spec.block  # worked out once: it is asked for in every block
+        num_envs = pipeline.envs.num_envs
+        self.actor = Actor(pipeline.envs, Explorer(self.spec, self.engine.wanted_to_act(num_envs)), self.spans)
+        self.learner = Learner(self.spec, self.engine, pipeline.replay, self.spans)
+        self._freeze, self.acts_with = choose_policy(self.spec, self.engine, num_envs)
+
+    def compile(self) -> None:
+        """Act and learn once, so that all is compiled before the clock runs."""
+        policy, actor = self._freeze(self.engine.weights(self.engine.init(0))), self.actor
+        shapes = actor.envs.observations.shapes
+        obs_N = tree_map(lambda leaf: np.zeros((actor.envs.num_envs, *leaf.shape), leaf.dtype), shapes)
+        policy(obs_N)  # as it plays, and
+        actor.explorer.q_values(policy, obs_N, np.random.default_rng(0))  # as it explores
+        self.learner.try_once()
+
+    def begin(self) -> None:
+        """Fresh weights, an empty replay, an episode begun in every env."""
+        self.learner.replay.allocate()
+        self.learner.state = self.engine.init(self.seed)
+        of_actor, of_learner = np.random.SeedSequence(self.seed).spawn(2)
+        self.actor.random = np.random.Generator(np.random.PCG64(of_actor))
+        self.learner.random = np.random.Generator(np.random.PCG64(of_learner))
+        for name in COUNTERS:
+            setattr(self, name, 0)
+        self.learning_starts, self.learner.followed_until, self._told = self.spec.replay.start, 0, 0
+        self._held: list[VectorStep] = []
+        self._begin_episodes()
+
+    def _begin_episodes(self) -> None:
+        seed = int(np.random.SeedSequence([self.seed, self.blocks]).generate_state(1)[0])
+        self.learner.replay.begin(self.actor.begin(seed))
+        self._act_with_learner()
+        self.forget_totals()
+
+    def _act_with_learner(self) -> None:
+        self.actor.policy = self._freeze(self.engine.weights(self.learner.state))
+        self.skipped_in_a_row = self.engine.counts(self.learner.state).skipped_in_a_row
+
+    def advance(self, blocks: int) -> None:
+        """Run so many blocks, or fewer when a stop rule fires within."""
+        stop, guard = self.spec.stop, self.spec.guard
+        with one_blas_thread():
+            for _ in range(blocks):
+                if stop.episodes is not None and self.episodes >= stop.episodes:
+                    return
+                self.pipeline.block(self)
+                self.blocks += 1
+                if self.skipped_in_a_row >= guard.skips_in_a_row:
+                    return
+
+    # -- what a pipeline puts in order ------------------------------------------------------------------
+
+    def collect(self, *, hold: bool = False) -> None:
+        """A block's vector steps with the acting weights; earns the gradient steps that follow.
+
+        `hold` keeps them out of the replay until `store_held`.
+        """
+        before = self.env_steps
+        for _ in range(self.block.vector_steps):
+            step = self.actor.step(self.env_steps)
+            with self.spans["insert"]:
+                if hold:
+                    self._held.append(step)
+                else:
+                    self.learner.insert(step)
+                self._count(step)
+        is_learning = self.env_steps >= self.learning_starts
+        self.learner.earn(self.env_steps - before, self.env_steps, is_learning=is_learning)
+
+    def _count(self, step: VectorStep) -> None:
+        self.env_steps += int(np.count_nonzero(step.valid))
+        finished = self.actor.stored(step)
+        if finished is not None:
+            totals = self.totals
+            self.episodes += finished.episodes
+            self.totals = totals._replace(
+                episodes=totals.episodes + finished.episodes,
+                episode_return=totals.episode_return + finished.episode_return,
+                episode_length=totals.episode_length + finished.episode_length,
+                info={key: total + finished.info[key] for key, total in totals.info.items()},
+            )
+
+    def store_held(self) -> None:
+        """Put into the replay what `collect` held back."""
+        with self.spans["insert"]:
+            for step in self._held:
+                self.learner.insert(step)
+        self._held = []
+
+    def publish(self, learned: LearnedBlock) -> None:
+        """From now on act with the new weights and draw by the new priorities."""
+        self.learner.take(learned)
+        self.learned_from = self.learned_from or learned.period.until
+        self.actor.policy = self._freeze(self.engine.weights(learned.state))
+        self.totals = self.totals._replace(update=self.totals.update + learned.sums)
+        all_applied = learned.sums[METRICS.index("applied")] == self.block.updates
+        self.skipped_in_a_row = 0 if all_applied else self.engine.counts(learned.state).skipped_in_a_row
+
+    @property
+    def failures(self) -> int:
+        """Times an env raised and was built anew."""
+        return self.failed_before + self.actor.envs.failures
+
+    # -- what the host loop asks for --------------------------------------------------------------------
+
+    def read(self) -> Reading:
+        """The numbers of the present state."""
+        numbers = (self.env_steps, self.episodes, self.learned_from, *self.engine.counts(self.learner.state))
+        each: Any = [np.atleast_1d(np.asarray(number)) for number in numbers]
+        each.append(tree_map(lambda total: np.asarray(total)[None], self.totals))
+        return Reading(*each)
+
+    def own_figures(self) -> dict[str, float]:
+        """What a line of metrics says beside the usual: the env's own figures, failures, how full the replay is."""
+        count = self.totals.episodes
+        info = {f"{key}_mean": total / count for key, total in self.totals.info.items()} if count else {}
+        return {**info, "env_failures": self.failures, "replay_size": self.learner.replay.size}
+
+    def notices(self) -> list[str]:
+        """Envs that raised since the last time this was asked."""
+        fresh, self._told = self.failures - self._told, self.failures
+        times = "once" if fresh == 1 else f"{fresh} times"
+        last = self.actor.envs.last_failure
+        return [f"an env raised and was built anew, {times}; the last time with {last}"] if fresh else []
+
+    def forget_totals(self) -> None:
+        """Start the sums of the next line of metrics."""
+        info = dict.fromkeys(self.spec.env.info, 0.0)
+        self.totals = HostTotals(np.zeros(len(METRICS), np.float32), 0, 0.0, 0.0, info)
+
+    def evaluate(self, tell: Tell | None = None, attempt: int = 0) -> list[Episodes]:
+        """Greedy episodes on envs of their own."""
+        policy = self.actor.policy
+
+        def greedy(obs_N: Any, legal_NA: np.ndarray | None = None) -> np.ndarray:
+            return np.argmax(targets.legal_only(policy(obs_N), legal_NA, xp=np), axis=-1)
+
+        seed = int(np.random.SeedSequence([self.seed, self.env_steps, 1 + attempt]).generate_state(1)[0])
+        with one_blas_thread():
+            return [play_on_host(self.spec, greedy, self.spec.evaluation.episodes, seed, self._most_eval_steps(), tell)]
+
+    def _most_eval_steps(self) -> int:
+        """Env steps an evaluation may take now: by the spec and the env step alone, so a resume changes nothing."""
+        evaluation = self.spec.evaluation
+        period = min(max(evaluation.every, self.block.env_steps), self.env_steps)
+        return math.ceil(evaluation.max_share * period)
+
+    def close(self) -> None:
+        """Close the envs and what goes with them."""
+        self.pipeline.close()
+
+    def weights(self, index: int) -> Weights:
+        """What the run acts with."""
+        return self.engine.weights(self.learner.state)
+
+    # -- checkpoints ------------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Learner, replay and counters, and of the envs what they let be saved."""
+        counters = {name: np.int64(getattr(self, name)) for name in COUNTERS}
+        parts: dict[str, Any] = {
+            "learner": self.learner.state,
+            "random": self._random_arrays(),
+            "counters": counters | {"failed_before": np.int64(self.failures)},
+            "followed_until": np.int64(self.learner.followed_until),
+            "owed": np.int64(self.learner.limiter.owed),
+            "totals": self._saved_totals(),
+            "envs": self.actor.arrays(),
+        }
+        if self.spec.log.save_replay:
+            parts["replay"] = self.learner.replay.arrays()
+        return to_arrays(parts)
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> list[str]:
+        """Take back what `arrays` gave; returns what could not be restored, in words."""
+        self.begin()
+        replay, has_replay = self.learner.replay, any(name.startswith("replay/") for name in arrays)
+        template = {
+            "learner": self.engine.template(),
+            "random": self._random_arrays(),
+            "counters": {name: np.int64(0) for name in COUNTERS},
+            "followed_until": np.int64(0),
+            "owed": np.int64(0),
+            "totals": self._saved_totals(),  # of nothing, now
+        }
+        if has_replay:
+            inserted, written = (
+                int(arrays.get(f"replay/{name}", np.int64(0))) for name in ("ring/inserted", "store/written")
+            )
+            template["replay"] = replay.template(inserted, written)
+        of_envs = {name: array for name, array in arrays.items() if name.startswith("envs/")}
+        kept = from_arrays(template, {name: array for name, array in arrays.items() if name not in of_envs})
+        try:
+            envs = from_arrays({"envs": self.actor.arrays()}, of_envs)["envs"]
+        except ValueError:  # saved in the middle of a step, or by an env that has changed
+            envs = {}
+        for name in COUNTERS:
+            setattr(self, name, int(kept["counters"][name]))
+        self._told = self.failures
+        sums = kept["totals"]
+        totals = HostTotals(
+            update=sums["update"],
+            episodes=int(sums["episodes"]),
+            episode_return=float(sums["episode_return"]),
+            episode_length=float(sums["episode_length"]),
+            info={key: float(sums["info"][key]) for key in self.spec.env.info},
+        )
+        self.learner.state = self.engine.take(kept["learner"])
+        self.learner.followed_until = int(kept["followed_until"])
+        self.learner.limiter.earn(max(0, int(kept["owed"])))
+        self.actor.random, self.learner.random = (generator_from_array(each) for each in kept["random"])
+        if has_replay:
+            replay.restore(kept["replay"])
+        goes_on = self.actor.envs.restore(envs)
+        if goes_on and has_replay and replay.hindsight is None:  # which does not save running episodes
+            replay.seen = tree_map(np.array, envs["obs"])
+            self.actor.go_on(envs, replay.seen)
+            self._act_with_learner()
+            self.totals = totals
+            return []
+        self._begin_episodes()
+        self.totals = totals
+        self.actor.envs.restore({} if goes_on else envs)
+        lost = ["running episodes cannot be restored: the envs begin new ones, so bits will differ"]
+        if not has_replay:
+            self.learning_starts, self.learner.limiter.owed = self.env_steps + self.spec.replay.start, 0
+            lost.append(
+                f"the checkpoint has no replay: learning goes on after {self.spec.replay.start:,} env steps more"
+            )
+        return lost
+
+    def _random_arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of the actor, and of the learner."""
+        return generator_to_array(self.actor.random), generator_to_array(self.learner.random)
+
+    def _saved_totals(self) -> dict[str, Any]:
+        """The sums as arrays: what of a line of metrics has been collected when a run is interrupted."""
+        saved: dict[str, Any] = tree_map(np.asarray, self.totals._asdict())
+        return saved

@@ -1,0 +1,135 @@
+"""The half of a run on the host that learns: engine, replay, and which gradient steps are due.
+
+It knows nothing of envs, and has a random stream of its own: for what is drawn from the replay, relabelled by
+hindsight, and for networks with noise or fractions.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hotloop.engines.draws import draw
+from hotloop.engines.protocol import Engine, Learned, State
+from hotloop.experience import VectorStep
+from hotloop.learning import schedules
+from hotloop.replay.host import Batches, HostReplay
+from hotloop.replay.limiter import Limiter
+from hotloop.spans import Spans
+from hotloop.spec import Spec
+from hotloop.trees import tree_map
+
+TRANSFER_APART = 1 << 20
+"""Bytes of batches from which their way to the device is a stage of its own."""
+
+
+class Period(NamedTuple):
+    """Env steps that a block of gradient steps follows: schedules are read at the first, targets moved to the last."""
+
+    since: int
+    until: int
+
+
+class Drawn(NamedTuple):
+    """What gradient steps are taken on."""
+
+    batches: Batches
+    draws: Any  # what the network takes of chance
+    period: Period
+
+
+class LearnedBlock(NamedTuple):
+    """What a block's gradient steps left behind; counts from `Learner.take` on."""
+
+    state: State
+    sums: np.ndarray  # METRICS
+    td_KB: Any  # TD errors of the last samples drawn
+    batches: Batches  # these
+    period: Period
+
+
+class Learner:
+    """The learner of one run; `state` is its engine's."""
+
+    state: State
+    random: np.random.Generator
+    followed_until = 0
+    """Env steps up to which learning rate and target copies have been followed."""
+
+    def __init__(self, spec: Spec, engine: Engine, replay: HostReplay, spans: Spans) -> None:
+        self.engine, self.replay, self._spans = engine, replay, spans
+        block, self.updates_per_draw = spec.block, spec.updates_per_draw
+        self.portions = block.updates // self.updates_per_draw
+        self.limiter = Limiter(block.env_steps)
+        self._shape = (self.updates_per_draw, spec.replay.batch_size)
+        self._target_every = spec.target.every
+        self._learning_rate = spec.optimizer.learning_rate.model_dump()
+        self._beta = spec.beta_schedule.model_dump() if spec.beta_schedule else None
+        self._wanted = engine.wanted_to_learn(*self._shape)
+        # Small batches travel with the call: a transfer of their own takes longer than they do.
+        self._transfers_apart = int(np.prod(self._shape)) * replay.row_bytes >= TRANSFER_APART
+
+    def insert(self, step: VectorStep) -> None:
+        """Store what a vector step of the actor brought."""
+        self.replay.insert(step, self.random)
+
+    def earn(self, transitions: int, env_steps: int, *, is_learning: bool) -> None:
+        """Count what was collected until `env_steps`; before the learning start nothing is owed for it."""
+        if is_learning and self.replay.size:
+            self.limiter.earn(transitions)
+        else:
+            self.followed_until = env_steps
+
+    def takes_turn(self) -> bool:
+        """Whether a block's gradient steps are due; if so, they count as taken."""
+        return self.limiter.take()
+
+    def draw(self, env_steps: int) -> Drawn:
+        """The batches of a block's first portion of gradient steps."""
+        with self._spans["sample"]:
+            return self._draw(0, Period(self.followed_until, env_steps))
+
+    def _draw(self, portion: int, period: Period) -> Drawn:
+        beta = 1.0 if self._beta is None else schedules.value_at(period.until, xp=schedules.Scalars, **self._beta)
+        drawn_before = portion * self.updates_per_draw
+        batches = self.replay.sample(self.random, self._shape, beta, drawn_before=drawn_before)
+        return Drawn(batches, draw(self._wanted, self.random) if self._wanted else None, period)
+
+    def learn(self, drawn: Drawn) -> LearnedBlock:
+        """A block's gradient steps, done when it returns: on these batches, then on those that priorities choose next.
+
+        Touches nothing but the engine's state and, with several portions, priorities and the random stream.
+        """
+        learned = self._learn_portion(self.state, drawn, is_last=self.portions == 1)
+        sums = learned.sums
+        for number in range(1, self.portions):
+            with self._spans["redraw"]:
+                self.replay.learned(drawn.batches, np.asarray(learned.td_KB))
+                drawn = self._draw(number, drawn.period)
+            learned = self._learn_portion(learned.state, drawn, is_last=number == self.portions - 1)
+            sums = sums + learned.sums
+        return LearnedBlock(learned.state, sums, learned.td_KB, drawn.batches, drawn.period)
+
+    def _learn_portion(self, state: State, drawn: Drawn, *, is_last: bool) -> Learned:
+        (items, weight), (since, until) = (drawn.batches.items, drawn.batches.weight), drawn.period
+        if self._transfers_apart:
+            with self._spans["transfer"]:
+                items, weight = self.engine.put((items, weight))
+        rate = schedules.value_at(since, xp=schedules.Scalars, **self._learning_rate)
+        target_moves = until // self._target_every - since // self._target_every if is_last else 0
+        with self._spans["update"]:
+            return self.engine.learn(state, items, weight, rate, target_moves, drawn.draws)
+
+    def take(self, learned: LearnedBlock) -> None:
+        """From now on these weights and priorities count."""
+        self.state, self.followed_until = learned.state, learned.period.until
+        if self._beta is not None:
+            with self._spans["sample"]:
+                self.replay.learned(learned.batches, np.asarray(learned.td_KB))
+
+    def try_once(self) -> State:
+        """Learn from nothing with a state of its own, which is returned: whatever is compiled is compiled then."""
+        shape = self._shape
+        items = tree_map(lambda leaf: np.zeros((*shape, *leaf.shape), leaf.dtype), self.replay.whole_row)
+        weight = np.ones(shape, np.float32) if self._beta else None
+        draws = draw(self._wanted, np.random.default_rng(0)) if self._wanted else None
+        return self.engine.learn(self.engine.init(0), items, weight, 0.0, 0, draws).state

@@ -121,10 +121,21 @@ class Agent:
     def _batch(self, obs: Any) -> tuple[Any, bool]:
         if isinstance(self.env, HostSpaces):
             return self.env.observations.batch(obs)
-        spec = self.env.obs_spec
-        array = np.asarray(obs, spec.dtype)
-        if array.shape == spec.shape:
-            return array[None], True
-        if array.shape[1:] == spec.shape:
-            return array, False
-        raise ValueError(f"observation has shape {array.shape}, expected {spec.shape} or a batch of it")
+        from hotloop.envs.device import map_obs
+
+        found: list[bool] = []
+
+        def batch(spec: Any, part: Any) -> np.ndarray:
+            array = np.asarray(part, spec.dtype)
+            found.append(array.shape == spec.shape)
+            if not found[-1] and array.shape[1:] != spec.shape:
+                raise ValueError(f"observation has shape {array.shape}, expected {spec.shape} or a batch of it")
+            return array[None] if found[-1] else array
+
+        try:
+            batches = map_obs(batch, self.env.obs_spec, obs)
+        except (KeyError, IndexError) as error:
+            raise ValueError(f"the observation lacks its part {error}") from None
+        if len(set(found)) > 1:
+            raise ValueError("some parts of the observation are a batch, and others are not")
+        return batches, found[0]

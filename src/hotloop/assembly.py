@@ -96,13 +96,11 @@ class Player:
 
     def _make_env(self, own_env: Any) -> tuple[Any, int]:
         """Build `env`; returns the shapes of an observation and the number of actions."""
-        import jax
-
         if self.on_device:
-            from hotloop.envs.device import make_env
+            from hotloop.envs.device import make_env, obs_shapes
 
             self.env = own_env if own_env is not None else make_env(self.spec.env.id, self.spec.env.options)
-            return jax.ShapeDtypeStruct(self.env.obs_spec.shape, self.env.obs_spec.dtype), self.env.num_actions
+            return obs_shapes(self.env), self.env.num_actions
         self.env = self._look_at_host_env()
         return self.env.observations.shapes, self.env.actions.size
 

@@ -18,6 +18,14 @@ class Item(NamedTuple):
     legal_t: Any = None  # which actions s_t allows, when the env says so
 
 
+class Aimed(NamedTuple):
+    """States and actions whose Q-values are pulled towards targets that are known already: nothing is bootstrapped."""
+
+    s_tm1: Any
+    a_tm1: Any
+    target: Any
+
+
 def row_example(obs: Any, num_actions: int | None = None) -> Item:
     """Shapes and dtypes of one transition, given those of one observation; `num_actions` of them if rows hold masks."""
     scalar = ArraySpec((), np.float32)

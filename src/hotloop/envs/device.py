@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from hotloop import registry
 from hotloop.errors import SpecError
+from hotloop.trees import ArraySpec, Tree
 
 State = Any
 Obs = Any
@@ -22,12 +23,16 @@ class ObsSpec(NamedTuple):
     high: Any
 
 
+ObsTree = ObsSpec | dict[str, Any] | tuple[Any, ...]
+"""An ObsSpec, or a dict or tuple (other than an ObsSpec) of these."""
+
+
 class DeviceEnv(Protocol):
     """An environment as pure functions, traceable by JAX. Vectorisation is not its business."""
 
     @property
-    def obs_spec(self) -> ObsSpec:
-        """What one observation looks like."""
+    def obs_spec(self) -> "ObsTree":
+        """What one observation looks like: an array, or a dict or tuple of such."""
 
     @property
     def num_actions(self) -> int:
@@ -84,6 +89,20 @@ class Transition(NamedTuple):
     info: dict[str, jax.Array]
     legal: jax.Array | None = None
     final_legal: jax.Array | None = None
+
+
+def obs_shapes(env: DeviceEnv) -> Tree:
+    """Shape and dtype of each array of one observation."""
+    return map_obs(lambda spec: ArraySpec(spec.shape, spec.dtype), env.obs_spec)
+
+
+def map_obs(function: Callable[..., Any], spec: ObsTree, *others: Any) -> Any:
+    """A tree like `spec`, each ObsSpec replaced by `function` of it and what is at its place in `others`."""
+    if isinstance(spec, ObsSpec):
+        return function(spec, *others)
+    if isinstance(spec, dict):
+        return {name: map_obs(function, part, *(other[name] for other in others)) for name, part in spec.items()}
+    return tuple(map_obs(function, *parts) for parts in zip(spec, *others, strict=True))
 
 
 def reset_all(env: DeviceEnv, key: jax.Array, num_envs: int) -> tuple[State, Obs]:

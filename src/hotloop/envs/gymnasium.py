@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from hotloop.envs import device, snake_features
-from hotloop.envs.device import DeviceEnv, Drawable, Masked, legal_actions, reset_all, step_all
+from hotloop.envs.device import DeviceEnv, Drawable, Masked, ObsSpec, legal_actions, reset_all, step_all
 
 
 def make_env(env_id: str, render_mode: str | None = None, **options: Any) -> "GymnasiumEnv":
@@ -26,7 +26,7 @@ def make_vec(env_id: str, num_envs: int = 1, **options: Any) -> "GymnasiumVector
     return GymnasiumVectorEnv(device.make_env(env_id, options), num_envs)
 
 
-class GymnasiumEnv(gym.Env[np.ndarray, np.int64]):
+class GymnasiumEnv(gym.Env[Any, np.int64]):
     """One device env behind Gymnasium's interface."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
@@ -47,24 +47,28 @@ class GymnasiumEnv(gym.Env[np.ndarray, np.int64]):
         self._reset = jax.jit(lambda key: with_mask(*env.reset(key)))
         self._step = jax.jit(lambda state, action, key: with_mask(*env.step(state, action, key)))
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; the same seed begins the same one."""
         super().reset(seed=seed)
         self._key = jax.random.key(int(self.np_random.integers(2**32)))
         self._key, key = jax.random.split(self._key)
         mask, self._state, obs = self._reset(key)
-        return np.array(obs), _mask_info(mask)
+        return jax.tree.map(np.array, obs), _mask_info(mask)
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step once; the caller resets."""
         if not self.action_space.contains(np.int64(action)):
             raise ValueError(f"action is {action!r}, expected one of 0 … {self.env.num_actions - 1}")
         self._key, key = jax.random.split(self._key)
         mask, self._state, obs, reward, terminated, truncated, info = self._step(self._state, jnp.int32(action), key)
         plain = {name: np.asarray(value).item() for name, value in info.items()}
-        return np.array(obs), float(reward), bool(terminated), bool(truncated), {**plain, **_mask_info(mask)}
+        return (
+            jax.tree.map(np.array, obs),
+            float(reward),
+            bool(terminated),
+            bool(truncated),
+            {**plain, **_mask_info(mask)},
+        )
 
     def render(self) -> Any:
         """Return the picture of the present state as an array (H, W, 3)."""
@@ -73,7 +77,7 @@ class GymnasiumEnv(gym.Env[np.ndarray, np.int64]):
         return np.asarray(self.env.render(jax.device_get(self._state)))
 
 
-class GymnasiumVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
+class GymnasiumVectorEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
     """N device envs, stepped by one jitted call; an ended episode restarts in the same step."""
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -94,15 +98,15 @@ class GymnasiumVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
             lambda state, action, key, t: step_all(env, state, action, jax.random.fold_in(key, t), masked)
         )
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in every env."""
         super().reset(seed=seed)
         self._key, key = jax.random.split(jax.random.key(int(self.np_random.integers(2**32))))
         self._t = 0
         self._state, obs, legal = self._reset(key)
-        return np.array(obs), _mask_info(legal)
+        return jax.tree.map(np.array, obs), _mask_info(legal)
 
-    def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Step every env; `infos["final_obs"]` holds the last observation of each episode that ended."""
         action_N = np.asarray(actions, np.int32)
         if action_N.shape != (self.num_envs,):
@@ -117,7 +121,7 @@ class GymnasiumVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         if done_N.any():
             last = {**t.info, **_mask_info(t.final_legal)}
             infos.update(final_obs=t.final_obs, _final_obs=done_N, final_info=last, _final_info=done_N)
-        return np.array(t.obs), t.reward.astype(np.float64), t.terminated, t.truncated, infos
+        return jax.tree.map(np.array, t.obs), t.reward.astype(np.float64), t.terminated, t.truncated, infos
 
     def get_state(self) -> dict[str, Any]:
         """All of it as arrays, for a checkpoint."""
@@ -154,6 +158,13 @@ def _mask_info(mask: Any) -> dict[str, Any]:
     return {} if mask is None else {"action_mask": np.array(mask, np.int8)}
 
 
-def _spaces(env: DeviceEnv) -> tuple[gym.spaces.Box, "gym.spaces.Discrete[np.int64]"]:
-    shape, dtype, low, high = env.obs_spec
-    return gym.spaces.Box(low, high, shape, dtype), gym.spaces.Discrete(env.num_actions)
+def _spaces(env: DeviceEnv) -> "tuple[gym.Space[Any], gym.spaces.Discrete[np.int64]]":
+    return _space(env.obs_spec), gym.spaces.Discrete(env.num_actions)
+
+
+def _space(spec: Any) -> "gym.Space[Any]":
+    if isinstance(spec, ObsSpec):
+        return gym.spaces.Box(spec.low, spec.high, spec.shape, spec.dtype)
+    if isinstance(spec, dict):
+        return gym.spaces.Dict({name: _space(part) for name, part in spec.items()})
+    return gym.spaces.Tuple([_space(part) for part in spec])

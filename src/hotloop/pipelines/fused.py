@@ -5,6 +5,7 @@ device. The host only sees the state between calls, about twice a second.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,23 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotloop.engines.jax.engine import JaxEngine, LearnerState
-from hotloop.envs.device import DeviceEnv, legal_actions, reset_all, step_all
+from hotloop.envs.device import DeviceEnv, legal_actions, obs_shapes, reset_all
 from hotloop.experience import METRICS, Item, Totals, row_example
 from hotloop.learning import schedules
 from hotloop.pipelines.session import Session
+from hotloop.pipelines.vector_step import ActorState, Moved, no_totals, vector_step
 from hotloop.replay import device_tree, ring, window
 from hotloop.spec import Prioritized, Spec
-
-
-class ActorState(NamedTuple):
-    """Where the envs are, and how the running episodes have gone so far."""
-
-    env: Any
-    obs: Any
-    episode_return: jax.Array
-    episode_length: jax.Array
-    window: Any = ()  # with n-step returns: steps whose rewards are not complete yet
-    legal: Any = None  # with action masks: which actions `obs` allows
 
 
 class FusedState(NamedTuple):
@@ -76,8 +67,7 @@ class Fused:
         self.portions = self.block_plan.updates // spec.updates_per_draw
         self.capacity = ring.whole_blocks(spec.replay.capacity, self.block_plan.env_steps)
         self.masked = spec.env.action_mask
-        obs = jax.ShapeDtypeStruct(env.obs_spec.shape, env.obs_spec.dtype)
-        self.row = row_example(obs, env.num_actions if self.masked else None)
+        self.row = row_example(obs_shapes(env), env.num_actions if self.masked else None)
         self.sampling = spec.replay.sampling if isinstance(spec.replay.sampling, Prioritized) else None
 
     def init(self, seed: jax.Array) -> FusedState:
@@ -244,20 +234,25 @@ class Fused:
         self, carry: tuple[ActorState, Totals], params: jax.Array, env_steps: jax.Array, key: jax.Array
     ) -> tuple[tuple[ActorState, Totals], Item]:
         """Act and step once in every env; gives out a transition of each, with n-step returns that of n - 1 ago."""
-        actor, totals = carry
-        act_key, env_key = jax.random.split(key)
-        explore_N = self.engine.exploration(env_steps + jnp.arange(self.block_plan.num_envs, dtype=jnp.int32))
-        action_N = self.engine.act(params, actor.obs, explore_N, act_key, actor.legal)
-        env_state, t = step_all(self.env, actor.env, action_N, env_key, self.masked)
-        discount_N = self.spec.discount * (1.0 - t.terminated.astype(jnp.float32))
-        reward_N = t.reward.astype(jnp.float32)
-        item_N = Item(actor.obs, action_N, reward_N, discount_N, t.final_obs, t.final_legal)
-        done_N = t.terminated | t.truncated
+        return vector_step(
+            self.spec, self.env, self.engine, carry, env_steps, key, partial(self.choose, params), self.row_of
+        )
+
+    def choose(
+        self, params: jax.Array, actor: ActorState, explore_N: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        """Exploring actions."""
+        return self.engine.act(params, actor.obs, explore_N, key, actor.legal), None
+
+    def row_of(self, actor: ActorState, moved: Moved, noted: Any) -> tuple[ActorState, Item]:
+        """A transition of each env, with n-step returns that of n - 1 steps ago."""
+        del noted
+        t = moved.transition
+        item_N = Item(actor.obs, moved.action, moved.reward, moved.discount, t.final_obs, t.final_legal)
         if self.spec.replay.n_step > 1:
-            held, item_N = window.push(actor.window, item_N, done_N)
+            held, item_N = window.push(actor.window, item_N, moved.ended)
             actor = actor._replace(window=held)
-        actor, totals = count_episodes(actor, totals, t.reward, done_N)
-        return (actor._replace(env=env_state, obs=t.obs, legal=t.legal), totals), item_N
+        return actor, item_N
 
     def check_state(self, state: FusedState) -> None:
         """Raise ValueError for a loaded state whose numbers point outside the ring: nothing checks them later."""
@@ -303,25 +298,3 @@ def repeat(block: Callable[[Any], Any], state: Any, blocks: jax.Array, spec: Spe
         return go
 
     return jax.lax.while_loop(wanted, block, state)
-
-
-def no_totals() -> Totals:
-    """All sums at zero."""
-    return Totals(jnp.zeros((len(METRICS),), jnp.float32), jnp.int32(0), jnp.float32(0), jnp.float32(0))
-
-
-def count_episodes(
-    actor: ActorState, totals: Totals, reward_N: jax.Array, done_N: jax.Array
-) -> tuple[ActorState, Totals]:
-    """Add this step to the running episodes and the finished ones to the totals."""
-    return_N = actor.episode_return + reward_N
-    length_N = actor.episode_length + 1
-    totals = totals._replace(
-        episodes=totals.episodes + jnp.sum(done_N, dtype=jnp.int32),
-        episode_return=totals.episode_return + jnp.sum(jnp.where(done_N, return_N, 0.0)),
-        episode_length=totals.episode_length + jnp.sum(jnp.where(done_N, length_N, 0)).astype(jnp.float32),
-    )
-    actor = actor._replace(
-        episode_return=jnp.where(done_N, 0.0, return_N), episode_length=jnp.where(done_N, 0, length_N)
-    )
-    return actor, totals

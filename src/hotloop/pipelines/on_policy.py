@@ -11,14 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotloop.engines.jax.engine import JaxEngine, LearnerState
-from hotloop.envs.device import DeviceEnv, reset_all, step_all
+from hotloop.envs.device import DeviceEnv, obs_shapes, reset_all
 from hotloop.errors import SpecError
-from hotloop.experience import Item, Totals
+from hotloop.experience import Aimed, Totals
 from hotloop.learning.returns import lambda_returns
-from hotloop.pipelines.fused import ActorState, count_episodes, no_totals, repeat
+from hotloop.pipelines.fused import repeat
 from hotloop.pipelines.session import Session
+from hotloop.pipelines.vector_step import ActorState, Moved, no_totals, vector_step
 from hotloop.spec import OnPolicy as Choice
 from hotloop.spec import Spec
+from hotloop.trees import num_bytes
 
 MOST_PACKED = 1 << 16
 
@@ -36,7 +38,7 @@ class OnPolicyState(NamedTuple):
     totals: Totals
 
 
-class Step(NamedTuple):
+class Collected(NamedTuple):
     """A vector step, N envs wide, as the λ-returns need it."""
 
     s_tm1: Any
@@ -103,39 +105,39 @@ class OnPolicy:
             totals=totals._replace(update=totals.update + sums),
         )
 
-    def collect(self, state: OnPolicyState, key: jax.Array) -> tuple[ActorState, Step, Totals]:
+    def collect(self, state: OnPolicyState, key: jax.Array) -> tuple[ActorState, Collected, Totals]:
         """Act and step; returns the block's steps in order, T of them."""
         num_envs, vector_steps, _ = self.block_plan
-        each_env = jnp.arange(num_envs, dtype=jnp.int32)
         params = state.learner.params
 
-        def vector_step(carry: tuple[ActorState, Totals], i: jax.Array) -> Any:
-            actor, totals = carry
-            act_key, env_key = jax.random.split(jax.random.fold_in(key, i))
-            explore_N = self.engine.exploration(state.env_steps + i * num_envs + each_env)
+        def choose(actor: ActorState, explore_N: jax.Array, key: jax.Array) -> tuple[jax.Array, Any]:
             q_NA = self.engine.q_values(params, actor.obs)
-            action_N = self.engine.explore(q_NA, explore_N, act_key)
-            env_state, t = step_all(self.env, actor.env, action_N, env_key)
+            return self.engine.explore(q_NA, explore_N, key), q_NA
+
+        def keep(actor: ActorState, moved: Moved, q_NA: jax.Array) -> tuple[ActorState, Collected]:
             # The next step asks the network about s_t anyway, except where a reset takes its place. Only a truncated
             # episode has a value there, and few are.
+            t = moved.transition
             best_end_N = jax.lax.cond(
                 jnp.any(t.truncated & ~t.terminated),
                 lambda obs_N: jnp.max(self.engine.q_values(params, obs_N), axis=-1),
                 lambda _: jnp.zeros(num_envs),
                 t.final_obs,
             )
-            ended_N = t.terminated | t.truncated
-            discount_N = self.spec.discount * (1.0 - t.terminated.astype(jnp.float32))
-            reward_N = t.reward.astype(jnp.float32)
-            step = Step(actor.obs, action_N, reward_N, discount_N, ended_N, jnp.max(q_NA, axis=-1), best_end_N)
-            actor, totals = count_episodes(actor, totals, t.reward, ended_N)
-            return (actor._replace(env=env_state, obs=t.obs), totals), step
+            best_N = jnp.max(q_NA, axis=-1)
+            return actor, Collected(
+                actor.obs, moved.action, moved.reward, moved.discount, moved.ended, best_N, best_end_N
+            )
+
+        def one(carry: tuple[ActorState, Totals], i: jax.Array) -> Any:
+            env_steps, step_key = state.env_steps + i * num_envs, jax.random.fold_in(key, i)
+            return vector_step(self.spec, self.env, self.engine, carry, env_steps, step_key, choose, keep)
 
         numbers = jnp.arange(vector_steps, dtype=jnp.int32)
-        (actor, totals), steps = jax.lax.scan(vector_step, (state.actor, state.totals), numbers)
+        (actor, totals), steps = jax.lax.scan(one, (state.actor, state.totals), numbers)
         return actor, steps, totals
 
-    def targets(self, learner: LearnerState, actor: ActorState, steps: Step) -> jax.Array:
+    def targets(self, learner: LearnerState, actor: ActorState, steps: Collected) -> jax.Array:
         """λ-returns (T, N) of a block, by the weights it was collected with."""
         best_now_N = jnp.max(self.engine.q_values(learner.params, actor.obs), axis=-1)
         best_next_TN = jnp.concatenate([steps.best_tm1[1:], best_now_N[None]])
@@ -144,19 +146,15 @@ class OnPolicy:
             steps.r_t, steps.discount_t, steps.ended, v_TN, self.choice.trace, xp=jnp, scan=jax.lax.scan
         )
 
-    def shuffle(self, steps: Step, return_TN: jax.Array, key: jax.Array) -> Item:
-        """Minibatches (K, B): each epoch has every transition once, in an order of its own.
-
-        Their reward is the whole target: there is nothing left to bootstrap from.
-        """
+    def shuffle(self, steps: Collected, return_TN: jax.Array, key: jax.Array) -> Aimed:
+        """Minibatches (K, B): each epoch has every transition once, in an order of its own."""
         order_KB = orders(key, self.choice.epochs, self.block_plan.env_steps).reshape(self.block_plan.updates, -1)
 
         def gather(leaf_TN: jax.Array) -> jax.Array:
             rows = leaf_TN.reshape(-1, *leaf_TN.shape[2:])
             return rows.at[order_KB].get(mode="promise_in_bounds")
 
-        s_tm1, a_tm1, target = jax.tree.map(gather, (steps.s_tm1, steps.a_tm1, return_TN))
-        return Item(s_tm1, a_tm1, target, jnp.zeros_like(target), None)
+        return jax.tree.map(gather, Aimed(steps.s_tm1, steps.a_tm1, return_TN))
 
     def check_state(self, state: OnPolicyState) -> None:
         """Nothing: no number of a loaded state points anywhere."""
@@ -171,9 +169,7 @@ class OnPolicy:
     @property
     def row_bytes(self) -> int:
         """Memory of one collected step of one env."""
-        obs = self.env.obs_spec
-        shape = jax.ShapeDtypeStruct(obs.shape, obs.dtype)
-        return int(shape.size * shape.dtype.itemsize) + 6 * 4  # action, reward, discount, end, and two values
+        return num_bytes(obs_shapes(self.env)) + 6 * 4  # action, reward, discount, end, and two values
 
     def num_bytes(self) -> int:
         """Device memory of what a block collects."""

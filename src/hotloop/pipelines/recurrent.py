@@ -10,9 +10,10 @@ import jax.numpy as jnp
 
 from hotloop.engines.jax.cores import forget
 from hotloop.engines.jax.recurrent import RecurrentEngine
-from hotloop.envs.device import DeviceEnv, step_all
+from hotloop.envs.device import DeviceEnv, obs_shapes
 from hotloop.errors import SpecError
-from hotloop.pipelines.fused import Drawn, Fused, FusedState, count_episodes
+from hotloop.pipelines.fused import Drawn, Fused, FusedState
+from hotloop.pipelines.vector_step import Moved
 from hotloop.replay import ring, sequences
 from hotloop.spec import Spec
 
@@ -53,8 +54,7 @@ class Recurrent(Fused):
         memory = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), jax.eval_shape(lambda: engine.memory(1))
         )
-        obs = jax.ShapeDtypeStruct(env.obs_spec.shape, env.obs_spec.dtype)
-        self.row: Any = sequences.row_example(obs, memory)
+        self.row: Any = sequences.row_example(obs_shapes(env), memory)
 
     def init(self, seed: jax.Array) -> FusedState:
         """The state before the first block."""
@@ -64,31 +64,24 @@ class Recurrent(Fused):
         )
         return begun._replace(actor=actor)
 
-    def vector_step(
-        self, carry: tuple[Any, Any], params: jax.Array, env_steps: jax.Array, key: jax.Array
-    ) -> tuple[tuple[Any, Any], Any]:
-        """Act and step once in every env; gives the step of each out, with the memory before it."""
-        actor: Any
-        actor, totals = carry
-        act_key, env_key = jax.random.split(key)
-        explore_N = self.engine.exploration(env_steps + jnp.arange(self.block_plan.num_envs, dtype=jnp.int32))
+    def choose(self, params: jax.Array, actor: Any, explore_N: jax.Array, key: jax.Array) -> tuple[jax.Array, Any]:
+        """Exploring actions, and what is remembered after the observation."""
         memory_N, q_NA = self.engine.recall(params, actor.memory, actor.obs)
-        action_N = self.engine.explore(q_NA, explore_N, act_key)
-        env_state, t = step_all(self.env, actor.env, action_N, env_key)
-        discount_N = self.spec.discount * (1.0 - t.terminated.astype(jnp.float32))
+        return self.engine.explore(q_NA, explore_N, key), memory_N
+
+    def row_of(self, actor: Any, moved: Moved, noted: Any) -> tuple[Any, Any]:
+        """The step of each env, with the memory before it; what is remembered is forgotten where an episode ended."""
+        t = moved.transition
         step_N = sequences.Step(
             obs=actor.obs,
-            action=action_N,
-            r_t=t.reward.astype(jnp.float32),
-            discount_t=discount_N,
+            action=moved.action,
+            r_t=moved.reward,
+            discount_t=moved.discount,
             first=actor.first,
             truncated=t.truncated & ~t.terminated,
             memory=actor.memory,
         )
-        done_N = t.terminated | t.truncated
-        actor, totals = count_episodes(actor, totals, t.reward, done_N)
-        actor = actor._replace(env=env_state, obs=t.obs, memory=forget(memory_N, done_N), first=done_N)
-        return (actor, totals), step_N
+        return actor._replace(memory=forget(noted, moved.ended), first=moved.ended), step_N
 
     def sample(self, kept: ring.Ring, priorities: Any, key: jax.Array, env_steps: jax.Array) -> Drawn:
         """Draw a block's batches of sequences."""

@@ -24,7 +24,7 @@ from hotloop.engines.jax.modules import (
     sequential,
 )
 from hotloop.engines.jax.optimizers import direction
-from hotloop.experience import METRICS, Item
+from hotloop.experience import METRICS, Aimed, Item
 from hotloop.learning import estimates, exploration, schedules, targets
 from hotloop.spec import Boltzmann, C51Head, CustomNetwork, IqnHead, Network, QuantileHead, ScalarHead, Spec
 
@@ -104,7 +104,7 @@ class JaxEngine:
         """
         self.spec = spec
         self.num_actions = num_actions
-        self._network = _composed(spec, num_actions) if network is None else _of_the_user(network)
+        self._network = self._make_network(network)
         self._head = spec.network.head if isinstance(spec.network, Network) else ScalarHead()
         self._estimates = _estimates(spec, self._head)
         self.is_random = self._head.noise is not None or isinstance(self._head, IqnHead)
@@ -138,6 +138,10 @@ class JaxEngine:
         updates, skipped, in_a_row, held = (jnp.zeros((), jnp.int32) for _ in range(4))  # each is donated by itself
         scale = LossScale(jnp.float32(FIRST_LOSS_SCALE), held) if self.spec.precision == "float16" else ()
         return LearnerState(params, target, self._direction.init(params), updates, skipped, in_a_row, scale)
+
+    def _make_network(self, network: Module | None) -> Functions:
+        """The network of the spec, or the user's own."""
+        return _composed(self.spec, self.num_actions) if network is None else _of_the_user(network)
 
     def _fresh(self, key: jax.Array) -> Any:
         """A network's own tree of first weights."""
@@ -233,7 +237,7 @@ class JaxEngine:
             batches, weight_KB = jax.lax.with_sharding_constraint((batches, weight_KB), self._by_batch)
         if self.is_random and key is None and draws_K is None:
             raise ValueError("this network draws noise or quantiles; give update a key, or the draws")
-        count = batches.r_t.shape[0]
+        count = batches.a_tm1.shape[0]
         # The target net stands still, so one forward pass does for all batches; with noise, each has its own draw.
         frozen_K = None if self.is_random else self.frozen_batches(state.target, batches)
         if key is not None and self.is_random:
@@ -310,14 +314,12 @@ class JaxEngine:
 
     def frozen_batches(self, target: jax.Array, batches: Any, draws: Draws | None = None) -> Frozen:
         """What the target net says of K batches (K, B, …), with the same draws for all."""
-        lead = batches.r_t.shape[:2]
+        lead = batches.a_tm1.shape[:2]
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batches)
         return jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), self.frozen(target, flat, draws))
 
     def frozen(self, target: jax.Array, batch: Any, draws: Draws | None = None) -> Frozen:
         """What the target net says of a batch (B, …)."""
-        if self.spec.on_policy is not None:  # r_t is the whole target: nothing is added to it
-            return Frozen(jnp.zeros((*batch.r_t.shape, 1), self._numbers), None)
         if not self.has_target:
             return Frozen(None, None)
         params, mode = self.layout.unflatten(target), _mode("target", draws)
@@ -337,15 +339,8 @@ class JaxEngine:
         is_own = isinstance(self._head, IqnHead) and self._head.choice_taus is not None
         return is_own and self.spec.target.rule == "target"
 
-    def loss(
-        self,
-        params: Any,
-        batch: Any,
-        frozen: Frozen,
-        weight_B: jax.Array | None = None,
-        draws: Draws | None = None,
-    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """Mean loss of one batch under the network's own parameters; beside it TD errors (B,) and the mean Q-value."""
+    def target(self, params: Any, batch: Item, frozen: Frozen, draws: Draws | None = None) -> jax.Array:
+        """What the estimates of a batch are pulled towards, by the target rule."""
         maths, rule, (values_t, bonus_B, choice_BA) = self._estimates, self.spec.target.rule, frozen
         if rule != "target":
             online_t = self.estimate(jax.lax.stop_gradient(params), batch.s_t, _mode("choose", draws)).values
@@ -360,7 +355,20 @@ class JaxEngine:
             else targets.soft_value(values_t, q_t_BA, soft.temperature, xp=jnp)
         )
         r_t_B = batch.r_t if bonus_B is None else batch.r_t + bonus_B
-        target = jax.lax.stop_gradient(maths.target(r_t_B, batch.discount_t, z_t))
+        return maths.target(r_t_B, batch.discount_t, z_t)
+
+    def loss(
+        self,
+        params: Any,
+        batch: Any,
+        frozen: Frozen,
+        weight_B: jax.Array | None = None,
+        draws: Draws | None = None,
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """Mean loss of one batch under the network's own parameters; beside it TD errors (B,) and the mean Q-value."""
+        maths = self._estimates
+        aim = batch.target if isinstance(batch, Aimed) else self.target(params, batch, frozen, draws)
+        target = jax.lax.stop_gradient(aim)
         values, tau = self.estimate(params, batch.s_tm1, _mode("learn", draws))
         z = targets.value_of(values, batch.a_tm1, xp=jnp)
         loss_B, td_B = maths.loss(z, tau, target)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from hotloop import registry
 from hotloop.engines.jax import cores
 from hotloop.engines.jax.engine import Draws, Frozen, JaxEngine, LearnerState
+from hotloop.engines.jax.heads import Estimate
 from hotloop.engines.jax.modules import ACTING, Functions, Params
 from hotloop.learning import targets
 from hotloop.spec import Network, Spec
@@ -30,7 +31,12 @@ class RecurrentEngine(JaxEngine):
         self._torso: Functions = registry.load(registry.TORSOS, torso.kind, "torso")(torso, scheme)
         self._core: cores.Core = cores.CORES[core.kind](core, scheme)
         self._outputs: Functions = registry.load(registry.HEADS, head.kind, "head")(head, num_actions, scheme)
-        super().__init__(spec, obs, num_actions, Functions(self._init_network, self._from_nothing))
+        super().__init__(spec, obs, num_actions)
+
+    def _make_network(self, network: Any) -> Functions:
+        """Torso, core and head, which without a memory see what begins an episode."""
+        del network
+        return Functions(self._init_network, lambda params, obs_B, mode: Estimate(self._from_nothing(params, obs_B)))
 
     def _init_network(self, key: jax.Array, obs_B: Any) -> Params:
         torso_key, core_key, head_key = jax.random.split(key, 3)

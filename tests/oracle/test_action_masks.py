@@ -230,7 +230,7 @@ def test_evaluations_and_recordings_on_the_device_take_legal_actions_only():
     for masked in (True, False):
         returns, *_ = jax.jit(episodes_program(Ladder(), policy, 16, 20, masked))(0, jax.random.key(1))
         assert (np.asarray(returns) > 0).all() == masked
-        rungs = record(Ladder(), policy, jnp.int32(0), jax.random.key(2), 20, masked=masked)
+        rungs = record(Ladder(), policy, jnp.int32(0), 2, 20, masked=masked)
         best = [
             rung % ACTIONS if not masked else max(a for a in range(ACTIONS) if a != rung % ACTIONS) for rung in rungs
         ]
@@ -356,7 +356,7 @@ def test_random_actions_on_the_host_are_uniform_among_the_legal_ones():
     session = session_of(AutoresetMode.DISABLED)
     np.testing.assert_allclose(counts_of(session, 6000, 1.0), legal_shares(np.ones((3, 4))), atol=0.03)
     assert counts_of(session, 20, 0.0).argmax(axis=-1).tolist() == [3, 1, 2], "the best legal one"
-    session._explores_greedily = False
+    session.actor.explorer._is_epsilon_greedy = False
     np.testing.assert_allclose(counts_of(session, 6000, 2.0), legal_shares(np.exp(Q.astype(float) / 2)), atol=0.03)
 
 

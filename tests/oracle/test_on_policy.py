@@ -13,7 +13,7 @@ from hotloop.envs.device import ObsSpec
 from hotloop.errors import SpecError
 from hotloop.experience import METRICS
 from hotloop.learning.returns import lambda_returns
-from hotloop.pipelines.on_policy import MOST_PACKED, OnPolicy, OnPolicyState, Step, orders
+from hotloop.pipelines.on_policy import MOST_PACKED, Collected, OnPolicy, OnPolicyState, orders
 from hotloop.runs.state import digests, to_arrays
 from hotloop.spec import Spec
 from hotloop.spec.reading import parse_spec
@@ -94,7 +94,7 @@ class Recording(NamedTuple):
     pipeline: OnPolicy
     advance: Any
     states: list[OnPolicyState]
-    steps: list[Step]
+    steps: list[Collected]
 
 
 @pytest.fixture(scope="module", params=["mse", "huber, accumulated"])
@@ -338,7 +338,7 @@ def order_of(run: Recording, number: int) -> np.ndarray:
     shuffle = jax.jit(run.pipeline.shuffle)
     batches = shuffle(numbered, rows.astype(np.float32), block_keys(run.states[number])[1])
     np.testing.assert_array_equal(batches.s_tm1[..., 0], batches.a_tm1)
-    np.testing.assert_array_equal(batches.r_t, batches.a_tm1)
+    np.testing.assert_array_equal(batches.target, batches.a_tm1)
     return np.asarray(batches.a_tm1)
 
 

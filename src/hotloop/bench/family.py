@@ -27,6 +27,8 @@ HEADS: dict[str, dict[str, Any]] = {
     "accumulate 4": {"optimizer.accumulate": 4},
 }
 CAPACITIES = {"100k": 100_000, "1M": 1_000_000}
+DRAWN_EVERY = (64, 4, 1)
+"""Beside the default; a block of 256 Snakes has 64 updates."""
 SNAKE_BLOCKS, CARTPOLE_STEPS = 20, 40_960
 
 
@@ -69,9 +71,14 @@ def _training(
 
 
 def _snakes(capacity: int) -> dict[str, tuple[Callable[[], None], int]]:
+    sampling: dict[str, dict[str, Any]] = {"uniform": {"kind": "uniform"}, "prioritized": {"kind": "prioritized"}}
+    if capacity == min(CAPACITIES.values()):
+        for updates in DRAWN_EVERY:
+            name = f"prioritized, drawn every {updates} updates"
+            sampling[name] = {"kind": "prioritized", "updates_per_draw": updates}
     return {
-        kind: _trainer("snake", SNAKE_BLOCKS, {"replay.capacity": capacity, "replay.sampling": {"kind": kind}})
-        for kind in ("uniform", "prioritized")
+        name: _trainer("snake", SNAKE_BLOCKS, {"replay.capacity": capacity, "replay.sampling": section})
+        for name, section in sampling.items()
     }
 
 

@@ -20,8 +20,8 @@ from hotloop.runs import checkpoint, signing
 from hotloop.spec import Spec
 from hotloop.spec.reading import parse_spec, read_text, to_yaml, with_meaning
 
-FORMAT = 2
-"""1: without a signature, and with checkpoints of another content."""
+FORMAT = 3
+"""1: without a signature, and with checkpoints of another content. 2: runs on the host with one random stream."""
 _PACKAGES = ("hotloop", "jax", "jaxlib", "numpy", "optax", "gymnasium", "safetensors")
 
 

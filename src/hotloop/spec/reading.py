@@ -9,10 +9,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from hotloop import registry
 from hotloop.errors import SpecError
+from hotloop.spec.kinds import kinds_of, sections_in
 from hotloop.spec.rules import NOT_ON_POLICY, ONLY_ON_THE_HOST
 from hotloop.spec.spec import SPEC_VERSION, Spec
 
@@ -232,20 +233,13 @@ def _fields_at(path: list[str], data: Mapping[str, Any]) -> list[str]:
     node: Any = data
     for part in path:
         node = node.get(part, {}) if isinstance(node, dict) else {}
-        options = models_in(model.model_fields[part].annotation) if part in model.model_fields else []
+        options = sections_in(model.model_fields[part]) if part in model.model_fields else []
         kind = node.get("kind") if isinstance(node, dict) else None
-        named = [m for m in options if kind is not None and kind in str(m.model_fields.get("kind", ""))]
+        named = [section for section in options if kind in kinds_of(section)]
         if not (named or options):
             return []
         model = (named or options)[0]
     return list(model.model_fields)
-
-
-def models_in(annotation: Any) -> list[Any]:
-    """Sections a field may hold: itself, or each of a union."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [m for arg in getattr(annotation, "__args__", ()) for m in models_in(arg)]
 
 
 def _parse_yaml(text: str) -> Any:

@@ -22,8 +22,8 @@ from hotloop.engines.jax.modules import (
     sequential,
 )
 from hotloop.engines.jax.optimizers import direction
-from hotloop.learning import estimates, schedules, targets
-from hotloop.spec import Boltzmann, C51Head, CustomNetwork, IqnHead, Network, QuantileHead, ScalarHead, Spec
+from hotloop.learning import schedules, targets
+from hotloop.spec import Boltzmann, CustomNetwork, Head, Network, ScalarHead, Spec
 
 
 class LearnerState(NamedTuple):
@@ -93,7 +93,7 @@ class JaxEngine:
         self._network = _composed(spec, num_actions) if network is None else _of_the_user(network)
         self._head = spec.network.head if isinstance(spec.network, Network) else ScalarHead()
         self._estimates = _estimates(spec, self._head)
-        self.is_random = self._head.noise is not None or isinstance(self._head, IqnHead)
+        self.is_random = isinstance(spec.network, Network) and spec.network.is_random
         self._dtype = jnp.dtype(spec.precision)
         self._direction = direction(spec.optimizer)
         self._obs_1 = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), obs)
@@ -263,8 +263,7 @@ class JaxEngine:
     @property
     def _chooses_apart(self) -> bool:
         """Whether the target net is asked twice: for the choice of an action, and for its value."""
-        is_own = isinstance(self._head, IqnHead) and self._head.choice_taus is not None
-        return is_own and self.spec.target.rule == "target"
+        return self._head.chooses_apart and self.spec.target.rule == "target"
 
     def loss(
         self,
@@ -398,8 +397,8 @@ def _composed(spec: Spec, num_actions: int) -> Functions:
         )
     torso, head, scheme = spec.network.torso, spec.network.head, spec.network.init
     return sequential(
-        torso=registry.load(registry.TORSOS, torso.kind, "torso")(torso, scheme),
-        head=registry.load(registry.HEADS, head.kind, "head")(head, num_actions, scheme),
+        torso=registry.builder(torso.record, spec.engine)(torso, scheme),
+        head=registry.builder(head.record, spec.engine)(head, num_actions, scheme),
     )
 
 
@@ -407,13 +406,10 @@ def _of_the_user(network: Module) -> Functions:
     return Functions(network.init, lambda params, obs_B, mode: Estimate(network.apply(params, obs_B)))
 
 
-def _estimates(spec: Spec, head: Any) -> Any:
+def _estimates(spec: Spec, head: Head) -> Any:
     """The maths of what the head says."""
-    if isinstance(head, C51Head):
-        return estimates.Atoms(head.low, head.high, head.atoms, xp=jnp)
-    if isinstance(head, QuantileHead | IqnHead):
-        return estimates.Quantiles(spec.loss.delta, xp=jnp, constant=jax.lax.stop_gradient)
-    return estimates.Means(spec.loss.kind, spec.loss.delta, xp=jnp)
+    make = registry.imported(head.record.estimates)
+    return make(head, spec.loss, xp=jnp, constant=jax.lax.stop_gradient)
 
 
 def _sharding(devices: int) -> NamedSharding | None:

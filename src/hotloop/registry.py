@@ -160,7 +160,8 @@ def is_known(table: Mapping[str, Any], name: str) -> bool:
 
 def is_device_env(env_id: str) -> bool:
     """Whether `env_id` names one of ENVS, or is of a family there (`gymnax:NAME`)."""
-    return f"{env_id.partition(':')[0]}:NAME" in ENVS or is_known(ENVS, env_id)
+    names = {env_id, f"{env_id.partition(':')[0]}:NAME"}
+    return not names.isdisjoint(ENVS) or (plugins.load_installed() and not names.isdisjoint(ENVS))
 
 
 def nearest(name: str, known: list[str], otherwise: str = "") -> str:

@@ -250,6 +250,18 @@ def test_a_name_is_registered_once():
             register(name, record)
 
 
+def test_a_family_of_envs_of_an_installed_plug_in_is_known_when_first_asked_for(tmp_path):
+    text = "import hotloop\nhotloop.register_env('family:NAME', hotloop.Entry('nowhere:make', 'a family'))\n"
+    env = {**os.environ, "PYTHONPATH": _install(tmp_path / "site", "brings_a_family", text)}
+    code = (
+        "from hotloop import registry; print(*map(registry.is_device_env, ['family:One', 'families:One', 'cartpole']))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert ran.stdout.split() == ["True", "False", "True"], ran.stderr
+
+
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize(
     ("section", "said"),

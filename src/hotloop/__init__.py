@@ -3,7 +3,21 @@
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["Spec", "load", "load_spec", "profile", "profile_env", "resume", "train"]
+__all__ = [
+    "Entry",
+    "HeadRecord",
+    "Spec",
+    "TorsoRecord",
+    "load",
+    "load_spec",
+    "profile",
+    "profile_env",
+    "register_env",
+    "register_head",
+    "register_torso",
+    "resume",
+    "train",
+]
 
 _PUBLIC = {
     "Spec": "hotloop.spec",
@@ -13,6 +27,12 @@ _PUBLIC = {
     "load": "hotloop.api",
     "profile": "hotloop.api",
     "profile_env": "hotloop.api",
+    "Entry": "hotloop.registry",
+    "HeadRecord": "hotloop.registry",
+    "TorsoRecord": "hotloop.registry",
+    "register_env": "hotloop.registry",
+    "register_head": "hotloop.registry",
+    "register_torso": "hotloop.registry",
 }
 
 

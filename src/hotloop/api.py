@@ -5,12 +5,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotloop.envs.naming import from_outside, look_for_module_in, look_in_current_folder
+from hotloop import plugins
+from hotloop.envs.naming import env_from_outside, look_for_module_in, look_in_current_folder
 from hotloop.errors import SpecError
 from hotloop.progress import Reporter, Silent
 from hotloop.runs.folder import RunFolder
 from hotloop.spec import Spec
-from hotloop.spec.reading import OWN_ENV, load_spec, sections_given
+from hotloop.spec.reading import OWN_ENV, load_spec, plugins_in, sections_given
 
 if TYPE_CHECKING:
     from hotloop.agent import Agent
@@ -208,7 +209,7 @@ def _new_run(
 ) -> "Iterator[Driver]":
     if isinstance(network, Mapping):  # a section of the spec, not a module
         overrides, network = {**overrides, "network": network}, None
-    parsed = load_spec(spec, overrides)
+    parsed = load_spec(spec, overrides, imports_plugins=True)
     look_in_current_folder(parsed.env.id)
     folder = RunFolder.choose(parsed, Path(out) if out is not None else None)
     reporter = reporter or Silent()
@@ -231,6 +232,7 @@ def _assembled(
 
 def _spec_of(folder: RunFolder, overrides: Mapping[str, Any], trust: bool, device_env: Any) -> Spec:
     """The spec of a run with overrides on top; refuses one from elsewhere that would have a module imported."""
+    _import_plugins(folder, overrides, trust)
     made = folder.read_spec()
     spec, section = load_spec(made, overrides), overrides.get("env")
     is_our_choice = "env.id" in overrides or (isinstance(section, Mapping) and "id" in section)
@@ -247,12 +249,28 @@ def _spec_of(folder: RunFolder, overrides: Mapping[str, Any], trust: bool, devic
         look_for_module_in(folder.made_in, spec.env.id)
     if trust or is_our_choice:
         look_in_current_folder(spec.env.id)
-    elif is_refused and (named := from_outside(spec)):
-        raise SpecError(
-            f"{folder.path} names {named}, which would run as code, and nothing shows that you made this run: {doubt}. "
-            "If you trust whoever made it, add --trust (from Python: trust=True)"
-        )
+    elif is_refused and (named := env_from_outside(spec)):
+        raise _would_run(folder, named, doubt)
     return spec
+
+
+def _import_plugins(folder: RunFolder, overrides: Mapping[str, Any], trust: bool) -> None:
+    """Import the plug-ins of a run before its spec is read; refuses one from elsewhere that names any."""
+    if "plugins" in overrides:  # the user's own word
+        plugins.import_named(plugins_in(overrides), plugins.current_folder())
+        return
+    named, doubt = folder.plugins(), folder.doubt()
+    if doubt is not None and not trust and (module := plugins.from_outside(named)):
+        raise _would_run(folder, f"the module {module[:80]!r}", doubt)
+    folders = [folder.made_in] if doubt is None else []
+    plugins.import_named(named, *folders, *([plugins.current_folder()] if trust else []))
+
+
+def _would_run(folder: RunFolder, named: str, doubt: str | None) -> SpecError:
+    return SpecError(
+        f"{folder.path} names {named}, which would run as code, and nothing shows that you made this run: {doubt}. "
+        "If you trust whoever made it, add --trust (from Python: trust=True)"
+    )
 
 
 def _open(run: str | Path | Run) -> RunFolder:

@@ -9,6 +9,7 @@ from hotloop.registry import ENGINES, PIPELINES
 from hotloop.registry import load as load_registered
 from hotloop.replay.plan import MemoryPlan, available_host_memory
 from hotloop.spec import EpsilonGreedy, Network, Spec
+from hotloop.spec.network import NOISE
 from hotloop.spec.reading import OWN_ENV, parse_spec, plain
 from hotloop.spec.rules import only_on_the_host
 
@@ -31,7 +32,7 @@ def _with_own_network(spec: Spec, own: Own) -> tuple[Spec, list[str]]:
     """The spec with the user's own network named in it, checked again, and what it thereby loses, in words."""
     data = plain(spec)
     data["network"] = {"kind": "custom", "name": type(own.network).__qualname__}
-    lost = _only_in_heads_of_ours(spec)
+    lost = spec.network.head.beyond_q_values if isinstance(spec.network, Network) else []
     if not lost:
         return parse_spec(data), []
     said = f"a network of your own gives one Q-value per action; left out of this spec's head: {', '.join(lost)}"
@@ -40,19 +41,6 @@ def _with_own_network(spec: Spec, own: Own) -> tuple[Spec, list[str]]:
         how = "from {start:g} to {end:g} in {steps:,} env steps".format(**EpsilonGreedy().epsilon.model_dump())
         said += f"; where noise explored, ε does now, {how} (give exploration for another)"
     return parse_spec(data), [said]
-
-
-NOISE = "noise"
-
-
-def _only_in_heads_of_ours(spec: Spec) -> list[str]:
-    """What the head of a spec does beyond one Q-value per action."""
-    if not isinstance(spec.network, Network):
-        return []
-    head = spec.network.head
-    distribution = {"c51": "c51's distribution", "qr": "qr's quantiles", "iqn": "iqn's quantiles"}
-    found = [distribution[head.kind]] if head.kind in distribution else []
-    return [*found, *(["dueling"] if head.dueling else []), *([NOISE] if head.noise is not None else [])]
 
 
 def _never_explores(spec: Spec) -> bool:

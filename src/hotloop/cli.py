@@ -30,6 +30,7 @@ StepsOption = Annotated[int | None, typer.Option(help="Env steps in all (stop.st
 SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; must not exist.")]
 TrustOption = Annotated[bool, typer.Option("--trust", help="Import the module that a run from elsewhere names.")]
+PluginOption = Annotated[list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Import it first.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 
 
@@ -154,10 +155,12 @@ def evaluate(
 
 
 @app.command("list")
-def list_(as_json: JsonOption = False) -> None:
-    """Show presets, envs, networks, pipelines and benchmarks."""
+def list_(plugin: PluginOption = None, as_json: JsonOption = False) -> None:
+    """Show presets, envs, networks, pipelines and benchmarks, those of plug-ins too."""
     from hotloop import registry
     from hotloop.spec.reading import load_spec, preset_names
+
+    _import_plugins(plugin or [])
 
     sections = {
         "presets": {name: load_spec(name).description for name in preset_names()},
@@ -210,10 +213,11 @@ def check_env(
 
 
 @app.command()
-def schema() -> None:
+def schema(plugin: PluginOption = None) -> None:
     """Print the JSON Schema of a spec: every field with its meaning and default."""
     from hotloop.spec.reading import json_schema
 
+    _import_plugins(plugin or [])
     typer.echo(json.dumps(json_schema(), indent=2))
 
 
@@ -260,7 +264,15 @@ def _read_spec(spec: str | None, assignments: list[str] | None, short: dict[str,
         raise SpecError("say what to train: a preset (`hotloop list`), a file, or --env ID")
     given = {path: value for path, value in short.items() if value is not None}
     base = spec if spec is not None else {"name": re.sub(r"[^\w.-]+", "-", env)}
-    return load_spec(base, {**_parse_set(assignments or []), **given})
+    return load_spec(base, {**_parse_set(assignments or []), **given}, imports_plugins=True)
+
+
+def _import_plugins(named: list[str]) -> None:
+    """Have the registry know what plug-ins bring: those that are installed, and those named."""
+    from hotloop import plugins
+
+    plugins.load_installed()
+    plugins.import_named(named, plugins.current_folder())
 
 
 def _env_options(parsed: dict[str, Any], unused: dict[str, Any]) -> dict[str, Any]:

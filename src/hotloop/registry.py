@@ -1,9 +1,16 @@
-"""What can be named in a spec or on the command line, as `module:attr` strings: listing imports nothing."""
+"""What can be named in a spec or on the command line, as `module:attr` strings: listing imports nothing.
 
+A head or a torso is one record here; `register_head`, `register_torso` and `register_env` add those of other packages.
+"""
+
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+from hotloop import plugins
 
 
 class Entry(NamedTuple):
@@ -13,21 +20,97 @@ class Entry(NamedTuple):
     about: str
 
 
-ENVS: Mapping[str, Entry] = {
+class TorsoRecord(NamedTuple):
+    """All that a torso is: from an observation to features."""
+
+    section: str
+    """Its section of a spec, a subclass of `hotloop.spec.Torso`, which also says what depends on its values."""
+    builders: Mapping[str, str]
+    """Who builds it, for each engine. jax: `build(section, scheme) -> Functions`, from observations (B, …) to features
+    (B, F)."""
+    about: str
+    """One line about it."""
+    is_image: bool = False
+    """Its input is an image, and learning is mostly convolutions."""
+
+
+class HeadRecord(NamedTuple):
+    """All that a head is: from features to Q-values, or to what they follow from."""
+
+    section: str
+    """Its section of a spec, a subclass of `hotloop.spec.Head`, which also says what depends on its values."""
+    builders: Mapping[str, str]
+    """Who builds it, for each engine. jax: `build(section, num_actions, scheme) -> Functions`, from features to an
+    `Estimate`."""
+    estimates: str
+    """The maths of what it says: `make(section, loss, *, xp, constant)`, as those in `hotloop.learning.estimates`."""
+    about: str
+    """One line about it."""
+    gives: str = ""
+    """What it gives instead of one Q-value per action, in words; empty if it gives just these."""
+    refuses: Mapping[str, str] = MappingProxyType({})
+    """Choices of a spec that do not go with it, and why: `path value`, or `path` for whatever stands there."""
+
+
+ENVS: dict[str, Entry] = {
     "cartpole": Entry("hotloop.envs.cartpole:CartPole", "CartPole-v1 as a device env (4 numbers, 2 actions)"),
     "snake": Entry("hotloop.envs.snake:Snake", "Snake on a grid of 5-32 cells a side (10-23 features or an image)"),
     "gymnax:NAME": Entry("hotloop.envs.gymnax:from_gymnax", "any gymnax env with discrete actions"),
 }
-TORSOS: Mapping[str, Entry] = {
-    "mlp": Entry("hotloop.engines.jax.torsos:mlp", "dense layers over the flattened observation"),
-    "cnn": Entry("hotloop.engines.jax.torsos:cnn", "convolutions, then dense layers, over an image"),
-    "impala": Entry("hotloop.engines.jax.torsos:impala", "the residual network of IMPALA, over an image"),
+TORSOS: dict[str, TorsoRecord] = {
+    "mlp": TorsoRecord(
+        section="hotloop.spec.network:Mlp",
+        builders={"jax": "hotloop.engines.jax.torsos:mlp"},
+        about="dense layers over the flattened observation",
+    ),
+    "cnn": TorsoRecord(
+        section="hotloop.spec.network:Cnn",
+        builders={"jax": "hotloop.engines.jax.torsos:cnn"},
+        about="convolutions, then dense layers, over an image",
+        is_image=True,
+    ),
+    "impala": TorsoRecord(
+        section="hotloop.spec.network:Impala",
+        builders={"jax": "hotloop.engines.jax.torsos:impala"},
+        about="the residual network of IMPALA, over an image",
+        is_image=True,
+    ),
 }
-HEADS: Mapping[str, Entry] = {
-    "scalar": Entry("hotloop.engines.jax.heads:scalar", "one Q-value per action"),
-    "c51": Entry("hotloop.engines.jax.heads:c51", "probabilities of fixed returns per action"),
-    "qr": Entry("hotloop.engines.jax.heads:qr", "quantiles of the return at fixed fractions (QR-DQN)"),
-    "iqn": Entry("hotloop.engines.jax.heads:iqn", "quantiles of the return at drawn fractions (IQN)"),
+_BY_HUBER = {"loss.kind mse": "quantiles are learned by huber, weighed by quantile; use huber"}
+HEADS: dict[str, HeadRecord] = {
+    "scalar": HeadRecord(
+        section="hotloop.spec.network:ScalarHead",
+        builders={"jax": "hotloop.engines.jax.heads:scalar"},
+        estimates="hotloop.learning.estimates:means",
+        about="one Q-value per action",
+    ),
+    "c51": HeadRecord(
+        section="hotloop.spec.network:C51Head",
+        builders={"jax": "hotloop.engines.jax.heads:c51"},
+        estimates="hotloop.learning.estimates:atoms",
+        about="probabilities of fixed returns per action",
+        gives="c51's distribution",
+        refuses={
+            "target.munchausen": "a mean over actions of distributions that were moved apart has no fixed atoms; "
+            "use scalar, qr or iqn"
+        },
+    ),
+    "qr": HeadRecord(
+        section="hotloop.spec.network:QuantileHead",
+        builders={"jax": "hotloop.engines.jax.heads:qr"},
+        estimates="hotloop.learning.estimates:quantiles",
+        about="quantiles of the return at fixed fractions (QR-DQN)",
+        gives="qr's quantiles",
+        refuses=_BY_HUBER,
+    ),
+    "iqn": HeadRecord(
+        section="hotloop.spec.network:IqnHead",
+        builders={"jax": "hotloop.engines.jax.heads:iqn"},
+        estimates="hotloop.learning.estimates:quantiles",
+        about="quantiles of the return at drawn fractions (IQN)",
+        gives="iqn's quantiles",
+        refuses=_BY_HUBER,
+    ),
 }
 ENGINES: Mapping[str, Entry] = {
     "jax": Entry("hotloop.engines.jax.engine:make_engine", "XLA; flat vectors; K gradient steps a call"),
@@ -55,9 +138,30 @@ BENCHES: Mapping[str, Entry] = {
 }
 
 
+def register_head(kind: str, record: HeadRecord) -> None:
+    """Make a head known as `network.head.kind`."""
+    _register(HEADS, kind, record, "head")
+
+
+def register_torso(kind: str, record: TorsoRecord) -> None:
+    """Make a torso known as `network.torso.kind`."""
+    _register(TORSOS, kind, record, "torso")
+
+
+def register_env(name: str, entry: Entry) -> None:
+    """Make a device env known as `env.id`; its target is called with `env.options` (see `hotloop.envs.device`)."""
+    _register(ENVS, name, entry, "env")
+
+
+def is_known(table: Mapping[str, Any], name: str) -> bool:
+    """Whether `name` is in a table; plug-ins of installed packages are looked at before it is said to be unknown."""
+    return name in table or (plugins.load_installed() and name in table)
+
+
 def is_device_env(env_id: str) -> bool:
     """Whether `env_id` names one of ENVS, or is of a family there (`gymnax:NAME`)."""
-    return env_id in ENVS or f"{env_id.partition(':')[0]}:NAME" in ENVS
+    names = {env_id, f"{env_id.partition(':')[0]}:NAME"}
+    return not names.isdisjoint(ENVS) or (plugins.load_installed() and not names.isdisjoint(ENVS))
 
 
 def nearest(name: str, known: list[str], otherwise: str = "") -> str:
@@ -70,5 +174,28 @@ def load(registry: Mapping[str, Entry], name: str, what: str) -> Any:
     """Import the thing called `name`, or raise ValueError with the nearest known name."""
     if name not in registry:
         raise ValueError(f"unknown {what} '{name}'; {nearest(name, list(registry))}")
-    module, _, attr = registry[name].target.partition(":")
+    return imported(registry[name].target)
+
+
+def builder(record: HeadRecord | TorsoRecord, engine: str) -> Any:
+    """Import who builds a head or a torso for an engine, or raise ValueError if there is nobody."""
+    if engine not in record.builders:
+        raise ValueError(f"{record.section} is not built for engine {engine}; it is for {', '.join(record.builders)}")
+    return imported(record.builders[engine])
+
+
+def imported(target: str) -> Any:
+    """Import `module:attr`."""
+    module, _, attr = target.partition(":")
     return getattr(import_module(module), attr)
+
+
+Record = TypeVar("Record", Entry, TorsoRecord, HeadRecord)
+_NAME = re.compile(r"[A-Za-z]\w*(:NAME)?", re.ASCII)
+
+
+def _register(table: dict[str, Record], name: str, record: Record, what: str) -> None:
+    if not _NAME.fullmatch(name) or (":" in name and what != "env"):
+        raise ValueError(f"{what} {name!r}: expected a name of letters, digits and underscores")
+    if table.setdefault(name, record) != record:
+        raise ValueError(f"{what} '{name}' is registered already ({table[name].about}); choose another name")

@@ -1,6 +1,5 @@
 """What a registry names exists, and what can be combined can be."""
 
-import typing
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
@@ -14,14 +13,13 @@ import pytest
 from hotloop import registry
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.registry import BENCHES, ENGINES, ENVS, HEADS, PIPELINES, TORSOS, Entry
-from hotloop.spec import C51Head, Cnn, Impala, IqnHead, Mlp, Network, QuantileHead, ScalarHead, Spec
+from hotloop.spec import C51Head, Cnn, Head, Impala, IqnHead, Mlp, Network, QuantileHead, ScalarHead, Spec, Torso
+from hotloop.spec.kinds import kinds_of
 
 pytestmark = pytest.mark.less_optimised
 
 REGISTRIES: dict[str, Mapping[str, Entry]] = {
     "env": ENVS,
-    "torso": TORSOS,
-    "head": HEADS,
     "engine": ENGINES,
     "pipeline": PIPELINES,
 }
@@ -66,9 +64,34 @@ def test_an_unknown_name_is_refused_with_the_nearest_known_one(what: str) -> Non
         registry.load(REGISTRIES[what], "qqqqq", what)
 
 
-def test_what_a_spec_can_name_is_what_is_registered() -> None:
-    assert _kinds("torso") == set(TORSOS) == set(TORSO_SECTIONS)
-    assert _kinds("head") == set(HEADS) == set(HEAD_SECTIONS)
+RECORDS = [("torso", kind) for kind in TORSOS] + [("head", kind) for kind in HEADS]
+
+
+@pytest.mark.parametrize(("what", "kind"), RECORDS)
+def test_every_record_is_whole(what: str, kind: str) -> None:
+    record: Any = (TORSOS if what == "torso" else HEADS)[kind]
+    section = registry.imported(record.section)
+    assert issubclass(section, Torso if what == "torso" else Head)
+    assert kinds_of(section) == (kind,)
+    assert set(record.builders) == set(ENGINES)
+    assert all(callable(registry.builder(record, engine)) for engine in ENGINES)
+    assert what == "torso" or callable(registry.imported(record.estimates))
+    assert record.about
+    with pytest.raises(ValueError, match="is not built for engine abacus"):
+        registry.builder(record, "abacus")
+
+
+def test_every_kind_that_is_registered_is_tried_below() -> None:
+    assert set(TORSOS) == set(TORSO_SECTIONS)
+    assert set(HEADS) == set(HEAD_SECTIONS)
+
+
+@pytest.mark.parametrize("choice", sorted({choice for record in HEADS.values() for choice in record.refuses}))
+def test_what_a_head_refuses_is_a_field_of_a_spec(choice: str) -> None:
+    section: Any = Spec()
+    for name in choice.partition(" ")[0].split("."):
+        assert name in type(section).model_fields
+        section = getattr(section, name)
 
 
 @pytest.mark.parametrize(("torso", "head", "fields"), COMPOSITIONS)
@@ -87,9 +110,3 @@ def test_every_torso_and_head_compose_to_one_q_value_per_action(torso: str, head
     assert np.ptp(q_BA, axis=1).min() > 0, "and on the action"
     one_by_one = np.concatenate([engine.q_values(params, obs_B[i : i + 1]) for i in range(BATCH)])
     np.testing.assert_allclose(q_BA, one_by_one, rtol=1e-4, atol=1e-5)
-
-
-def _kinds(field: str) -> set[str]:
-    """Values that `kind` may have in a part of the network."""
-    options: Any = typing.get_args(Network.model_fields[field].annotation)
-    return {typing.get_args(option.model_fields["kind"].annotation)[0] for option in options}

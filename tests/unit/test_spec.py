@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from hotloop import registry
 from hotloop.errors import SpecError
 from hotloop.spec import Cnn, Constant, EpsilonGreedy, Linear, Mlp, ScalarHead, Spec, rules
+from hotloop.spec.kinds import sections_in
 from hotloop.spec.reading import (
     json_schema,
     load_spec,
@@ -46,13 +48,12 @@ def nested(path: str, value: Any) -> dict[str, Any]:
 def sections() -> list[type[BaseModel]]:
     """Spec and every section that can stand somewhere in it."""
     seen: list[type[BaseModel]] = []
-    todo: list[Any] = [Spec]
+    todo: list[type[BaseModel]] = [Spec]
     while todo:
-        kind = todo.pop()
-        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in seen:
-            seen.append(kind)
-            todo += [field.annotation for field in kind.model_fields.values()]
-        todo += getattr(kind, "__args__", ())
+        section = todo.pop()
+        if section not in seen:
+            seen.append(section)
+            todo += [child for field in section.model_fields.values() for child in sections_in(field)]
     return seen
 
 
@@ -365,7 +366,8 @@ def test_choices_that_do_not_go_together_are_refused_with_the_remedy(number: int
 
 def test_every_refused_combination_is_among_the_cases() -> None:
     combinations = (rules._targets, rules._on_policy, rules._memory, rules._batches)
-    assert len(REFUSED) == sum(len(list(of(parse_spec(ON_POLICY)))) for of in combinations)
+    of_heads = {choice for record in registry.HEADS.values() for choice in record.refuses}
+    assert len(REFUSED) == len(of_heads) + sum(len(list(of(parse_spec(ON_POLICY)))) for of in combinations)
 
 
 def test_a_field_that_means_nothing_is_refused_at_its_default_too_but_not_in_the_spec_of_a_run() -> None:

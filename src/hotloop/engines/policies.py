@@ -43,10 +43,11 @@ def one_blas_thread() -> AbstractContextManager[Any]:
 
 def _is_plain(network: Any) -> bool:
     """Dense layers to Q-values, without normalization or noise."""
-    if not isinstance(network, Network) or not isinstance(network.torso, Mlp):
+    # These very classes: one that is derived from them is built in another way.
+    if not isinstance(network, Network) or type(network.torso) is not Mlp:
         return False
     torso, head = network.torso, network.head
-    has_plain_head = isinstance(head, ScalarHead) and head.noise is None
+    has_plain_head = type(head) is ScalarHead and head.noise is None
     return has_plain_head and torso.normalization == "none" and torso.activation in _ACTIVATIONS
 
 

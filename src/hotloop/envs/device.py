@@ -158,11 +158,10 @@ def step_all(
 def make_env(env_id: str, options: dict[str, Any]) -> DeviceEnv:
     """Build the device env called `env_id`, or raise SpecError naming the nearest known one."""
     prefix, _, name = env_id.partition(":")
-    known = [n for n in registry.ENVS if ":" not in n]
     try:
-        if name and f"{prefix}:NAME" in registry.ENVS:
+        if name and registry.is_known(registry.ENVS, f"{prefix}:NAME"):
             built: DeviceEnv = registry.load(registry.ENVS, f"{prefix}:NAME", "env")(name, **options)
-        elif env_id in known:
+        elif not name and registry.is_known(registry.ENVS, env_id):
             built = registry.load(registry.ENVS, env_id, "env")(**options)
         else:
             raise SpecError(f"env.id: unknown device env '{env_id}'; {registry.nearest(env_id, [*registry.ENVS])}")

@@ -1,14 +1,10 @@
 """The module that an env id names: where it is looked for, and which ones a run from elsewhere may name."""
 
 import contextlib
-import os
-import sys
 from importlib import import_module
-from importlib.machinery import PathFinder
-from importlib.util import find_spec
 from typing import Any
 
-from hotloop import registry
+from hotloop import plugins, registry
 from hotloop.errors import SpecError
 from hotloop.spec import Spec
 
@@ -38,45 +34,35 @@ def import_registering(env_id: str) -> str:
 
 def look_in_current_folder(env_id: str) -> None:
     """Have the module of an id that the user has just given be found in the current folder, too."""
-    with contextlib.suppress(OSError):  # a folder that was removed
-        look_for_module_in(os.getcwd(), env_id)
+    look_for_module_in(plugins.current_folder(), env_id)
 
 
 def look_for_module_in(folder: str, env_id: str) -> None:
-    """Have the module of an id that the user chose, if it is nowhere else, be found in a folder of theirs.
-
-    It goes to the end of the path, where it hides nothing; processes that are started inherit the path.
-    """
-    if registry.is_device_env(env_id):
-        return
-    package = split_id(env_id)[0].partition(".")[0]
-    if not package or package in sys.modules:
-        return
-    with contextlib.suppress(OSError, ValueError):  # a folder that was removed; no name of a module
-        if folder and find_spec(package) is None and PathFinder.find_spec(package, [folder]) is not None:
-            sys.path.append(folder)
+    """Have the module of an id that the user chose, if it is nowhere else, be found in a folder of theirs."""
+    if not registry.is_device_env(env_id):
+        plugins.look_for(split_id(env_id)[0], folder)
 
 
-def folder_of_module(env_id: str) -> str:
-    """The current folder, if the module that an id names was found in it; else "".
+def folder_of_modules(spec: Spec) -> str:
+    """The current folder, if a module that a spec names (of its env, or a plug-in) was found in it; else "".
 
     A run remembers it, so that its maker can load it from elsewhere; a module that is installed is found anyway.
     """
-    package = "" if registry.is_device_env(env_id) else split_id(env_id)[0].partition(".")[0]
-    module = sys.modules.get(package)
-    places = getattr(module, "__path__", None) or [getattr(module, "__file__", None)]
-    try:
-        here = os.getcwd()
-        is_here = any(place and os.path.dirname(os.path.realpath(place)) == os.path.realpath(here) for place in places)
-    except OSError:  # a folder that was removed
-        return ""
-    return here if is_here else ""
+    here, env_id = plugins.current_folder(), spec.env.id
+    modules = [*spec.plugins, "" if registry.is_device_env(env_id) else split_id(env_id)[0]]
+    return here if here and any(plugins.is_in(here, module) for module in modules) else ""
 
 
 def from_outside(spec: Spec) -> str | None:
-    """What a spec names that is neither hotloop's nor of the env packages it supports, in words; None for nothing."""
+    """What a spec names that is neither hotloop's nor of the packages it may name, in words; None for nothing."""
+    plugin = plugins.from_outside(spec.plugins)
+    return env_from_outside(spec) if plugin is None else f"the module {plugin[:80]!r}"
+
+
+def env_from_outside(spec: Spec) -> str | None:
+    """The same of its env alone: those of hotloop, of installed plug-ins and of the packages it supports are not."""
     env = spec.env
-    if registry.is_device_env(env.id):  # made from our own registry, whatever its name
+    if registry.is_device_env(env.id):  # made from the registry, whatever its name
         return None
     for path, options in (("env.options", env.options), ("evaluation.options", spec.evaluation.options)):
         if found := sorted(set(OF_GYMNASIUM) & set(options)):

@@ -1,7 +1,8 @@
 """Three ways to say what an action will return: its mean, probabilities of fixed returns, quantiles.
 
 Each knows the Q-value it means, what it is pulled towards, and how far it is from there. `z_B…` is the estimate of the
-action taken: (B,) for means, (B, N) for distributions.
+action taken: (B,) for means, (B, N) for distributions. `means`, `atoms` and `quantiles` make them for a head's section
+and the loss of a spec; a record of the registry names such a function.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,24 @@ from hotloop.learning import losses
 from hotloop.learning.targets import bootstrapped
 
 Array = Any
+
+
+def means(head: Any, loss: Any, *, xp: Any, constant: Callable[[Array], Array]) -> "Means":
+    """For heads that give one Q-value per action."""
+    del head, constant
+    return Means(loss.kind, loss.delta, xp=xp)
+
+
+def atoms(head: Any, loss: Any, *, xp: Any, constant: Callable[[Array], Array]) -> "Atoms":
+    """For heads with `atoms` returns from `low` to `high`."""
+    del loss, constant
+    return Atoms(head.low, head.high, head.atoms, xp=xp)
+
+
+def quantiles(head: Any, loss: Any, *, xp: Any, constant: Callable[[Array], Array]) -> "Quantiles":
+    """For heads that give quantiles, at whatever fractions."""
+    del head
+    return Quantiles(loss.delta, xp=xp, constant=constant)
 
 
 class Means:

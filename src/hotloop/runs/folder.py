@@ -14,11 +14,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hotloop.envs.naming import folder_of_module
+from hotloop.envs.naming import folder_of_modules
 from hotloop.errors import SpecError
 from hotloop.runs import checkpoint, signing
 from hotloop.spec import Spec
-from hotloop.spec.reading import parse_spec, read_text, to_yaml, with_meaning
+from hotloop.spec.reading import parse_spec, plugins_in, read_text, to_yaml, with_meaning
 
 FORMAT = 3
 """1: without a signature, and with checkpoints of another content. 2: runs on the host with one random stream."""
@@ -92,7 +92,7 @@ class RunFolder:
                 number += 1
                 self._place(base.with_name(f"{base.name}-{number}"))
         text, signature, unsigned = to_yaml(spec).encode(), None, None
-        made_in = folder_of_module(spec.env.id)
+        made_in = folder_of_modules(spec)
         try:
             signature = signing.sign(FORMAT, made_in, text)
         except signing.NoKey as error:
@@ -129,11 +129,18 @@ class RunFolder:
 
     def read_spec(self) -> Spec:
         """The spec this run was made from."""
+        return parse_spec(with_meaning(self._spec_data()))
+
+    def plugins(self) -> tuple[str, ...]:
+        """Modules that must be imported before its spec can be read, if they may be."""
+        return plugins_in(self._spec_data())
+
+    def _spec_data(self) -> dict[str, Any]:
         try:
             text = self._spec_bytes.decode()
         except (OSError, UnicodeDecodeError) as error:
             raise SpecError(f"{self.spec_file} cannot be read: {error}") from None
-        return parse_spec(with_meaning(read_text(text, str(self.spec_file))))
+        return read_text(text, str(self.spec_file))
 
     def doubt(self) -> str | None:
         """Why someone else may have made this run, or changed its spec; None if its signature is this user's."""
@@ -153,7 +160,7 @@ class RunFolder:
 
     @property
     def made_in(self) -> str:
-        """The folder in which the module of its env was found, if that was the current one: part of its signature."""
+        """The folder in which a module it names was found, if that was the current one: part of its signature."""
         return str(self.read_facts().get("made_in", ""))
 
     def require_resumable(self) -> None:

@@ -12,6 +12,7 @@ from hotloop.spec.network import (
     Network,
     QuantileHead,
     ScalarHead,
+    Torso,
 )
 from hotloop.spec.schedules import AnySchedule, Constant, Cosine, Exponential, Linear, Periodic, Schedule, Staircase
 from hotloop.spec.sections import (
@@ -75,5 +76,6 @@ __all__ = [
     "Staircase",
     "Stop",
     "Target",
+    "Torso",
     "Uniform",
 ]

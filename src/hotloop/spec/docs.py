@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from hotloop.spec.reading import models_in
+from hotloop.spec.kinds import kinds_of, sections_in
 from hotloop.spec.schedules import Constant, Cosine, Exponential, Linear, Periodic, Staircase
 from hotloop.spec.spec import Spec
 
@@ -31,7 +31,7 @@ def _section(model: type[BaseModel], path: str, parts: list[str], schedules: lis
         parts.append(f"## {path}" + (f" (kind: {kind})" if kind else "") + f"\n\n{model.__doc__}")
     parts.append(_table(model, schedules))
     for name, field in model.model_fields.items():
-        for child in models_in(field.annotation):
+        for child in sections_in(field):
             if child not in schedules:
                 _section(child, f"{path}.{name}".lstrip("."), parts, schedules)
 
@@ -62,9 +62,8 @@ def _default(field: FieldInfo, schedules: list[Any]) -> str:
 
 def _kind(model: type[BaseModel]) -> str:
     """The value of `kind` that selects this model, when it has just one."""
-    field = model.model_fields.get("kind")
-    options = getattr(field.annotation, "__args__", ()) if field else ()
-    return "".join(map(str, options)) if len(options) == 1 else ""
+    options = kinds_of(model)
+    return options[0] if len(options) == 1 else ""
 
 
 if __name__ == "__main__":

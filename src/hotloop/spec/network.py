@@ -4,7 +4,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hotloop.spec.section import PositiveInt, Section, Sizes, or_kind
+from hotloop import registry
+from hotloop.spec.kinds import ByKind
+from hotloop.spec.section import PositiveInt, Section, Sizes
 
 Activation = Literal["relu", "selu", "tanh", "gelu", "silu"]
 Normalization = Literal["none", "layer", "batch"]
@@ -13,7 +15,33 @@ of their mean and variance when acting and in the target net. The layer before i
 Axes = Literal["HWC", "CHW"]
 
 
-class Mlp(Section):
+class Torso(Section):
+    """What every torso has, those of other packages too: traits that follow from its values."""
+
+    kind: str
+
+    @property
+    def record(self) -> registry.TorsoRecord:
+        """What the registry knows of it."""
+        return registry.TORSOS[self.kind]
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws random numbers when it is given a key."""
+        return False
+
+    @property
+    def normalizes_batches(self) -> bool:
+        """Whether it looks at a batch as a whole."""
+        return getattr(self, "normalization", "none") == "batch"
+
+    @property
+    def dense_widths(self) -> tuple[int, ...] | None:
+        """Widths of the dense layers that it consists of, by which threads are chosen; None: it is something else."""
+        return None
+
+
+class Mlp(Torso):
     """Dense layers over the flattened observation."""
 
     kind: Literal["mlp"] = "mlp"
@@ -24,8 +52,13 @@ class Mlp(Section):
     normalization: Normalization = "none"
     """What stands between each layer's product and its nonlinearity."""
 
+    @property
+    def dense_widths(self) -> tuple[int, ...]:
+        """All of it."""
+        return self.hidden
 
-class Cnn(Section):
+
+class Cnn(Torso):
     """Convolutions (valid padding), flatten, dense layers. uint8 images are divided by 255."""
 
     kind: Literal["cnn"]
@@ -56,7 +89,7 @@ class Cnn(Section):
         return self
 
 
-class Impala(Section):
+class Impala(Torso):
     """The residual network of IMPALA: per stage a convolution, max-pooling that halves the image, and residual blocks
     of two convolutions. uint8 images are divided by 255."""
 
@@ -84,8 +117,11 @@ class Core(Section):
     """Width of the memory."""
 
 
+NOISE = "noise"
+
+
 class Head(Section):
-    """What every head has."""
+    """What every head has, those of other packages too: its streams, and traits that follow from its values."""
 
     kind: str
     dueling: bool = False
@@ -97,6 +133,32 @@ class Head(Section):
     """σ₀ of NoisyNet: every layer of the head learns how much noise to add to its weights (published: 0.5). There is no
     ε by default then. Each env draws noise of its own at each step; a batch has one draw for the net that learns, one
     for the target net and one for Double's choice."""
+
+    @property
+    def record(self) -> registry.HeadRecord:
+        """What the registry knows of it."""
+        return registry.HEADS[self.kind]
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws random numbers when it is given a key."""
+        return self.noise is not None
+
+    @property
+    def chooses_apart(self) -> bool:
+        """Whether the target net is asked once more, in mode `choose`, for the choice of the next action."""
+        return False
+
+    @property
+    def rows_per_sample(self) -> int:
+        """Rows that each sample of a batch becomes in its layers, at most."""
+        return 1
+
+    @property
+    def beyond_q_values(self) -> list[str]:
+        """What it does beyond one Q-value per action, in words."""
+        given = {self.record.gives: bool(self.record.gives), "dueling": self.dueling, NOISE: self.noise is not None}
+        return [name for name, is_given in given.items() if is_given]
 
 
 class ScalarHead(Head):
@@ -147,22 +209,40 @@ class IqnHead(Head):
     acting_taus: PositiveInt = 32
     """Fractions whose mean is the Q-value, for acting; evenly spaced in evaluations."""
 
+    @property
+    def is_random(self) -> bool:
+        """Always: its fractions are drawn."""
+        return True
+
+    @property
+    def chooses_apart(self) -> bool:
+        """Whether the choice has fractions of its own."""
+        return self.choice_taus is not None
+
+    @property
+    def rows_per_sample(self) -> int:
+        """One for each fraction, of the pass with the most of them."""
+        return max(self.taus, self.target_taus, self.choice_taus or 0)
+
 
 class Network(Section):
     """From an observation to Q-values: a torso, perhaps a memory, then a head."""
 
     kind: Literal["composed"] = "composed"
-    torso: Annotated[Annotated[Mlp | Cnn | Impala, Field(discriminator="kind")], or_kind("mlp")] = Mlp()
+    torso: Annotated[Torso, ByKind("torso", "mlp")] = Mlp()
     """From an observation to features."""
     core: Core | None = None
     """Memory of what was seen before."""
-    head: Annotated[
-        Annotated[ScalarHead | C51Head | QuantileHead | IqnHead, Field(discriminator="kind")], or_kind("scalar")
-    ] = ScalarHead()
+    head: Annotated[Head, ByKind("head", "scalar")] = ScalarHead()
     """From features to Q-values, or to the distribution of returns."""
     init: Literal["default", "he", "orthogonal"] = "default"
     """First weights. default: PyTorch's, uniform within 1 / sqrt(inputs). he: normal, for ReLU. orthogonal: with gain
     sqrt(2) before an activation and 1 at the end. he and orthogonal begin with biases of zero."""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether a forward pass draws random numbers when it is given a key."""
+        return self.torso.is_random or self.head.is_random
 
 
 class CustomNetwork(Section):

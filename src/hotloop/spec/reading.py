@@ -9,12 +9,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from hotloop import registry
+from hotloop import plugins, registry
 from hotloop.errors import SpecError
+from hotloop.spec.kinds import kinds_of, sections_in
 from hotloop.spec.rules import NOT_ON_POLICY, ONLY_ON_THE_HOST
-from hotloop.spec.spec import SPEC_VERSION, Spec
+from hotloop.spec.spec import MODULE_NAME, SPEC_VERSION, Spec
 
 OWN_ENV = "own:"
 """Begins the id of a device env that was given from Python."""
@@ -25,12 +26,31 @@ def preset_names() -> list[str]:
     return sorted(p.name.removesuffix(".yaml") for p in _presets().iterdir() if p.name.endswith(".yaml"))
 
 
-def load_spec(source: "str | Path | Mapping[str, Any] | Spec", overrides: Mapping[str, Any] | None = None) -> Spec:
-    """Read a preset's name, a YAML/JSON file, a mapping or a Spec; `overrides` maps dotted paths to values."""
+def load_spec(
+    source: "str | Path | Mapping[str, Any] | Spec",
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    imports_plugins: bool = False,
+) -> Spec:
+    """Read a preset's name, a YAML/JSON file, a mapping or a Spec; `overrides` maps dotted paths to values.
+
+    To read is to import nothing: kinds of a plug-in are known once it is imported. With `imports_plugins` those that
+    the spec names are, from the current folder too.
+    """
     data = _read(source)
     for path, value in (overrides or {}).items():
         _set(data, path, value)
+    if imports_plugins:
+        plugins.import_named(plugins_in(data), plugins.current_folder())
     return parse_spec(data)
+
+
+def plugins_in(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """The plug-ins that plain data names, before anything else of it is looked at."""
+    named = data.get("plugins", ())
+    if isinstance(named, list | tuple) and all(isinstance(one, str) and MODULE_NAME.fullmatch(one) for one in named):
+        return tuple(named)
+    raise SpecError(f"plugins: got {_short(named)}, expected a list of names of modules, such as [my_module]")
 
 
 def parse_spec(data: Mapping[str, Any]) -> Spec:
@@ -232,20 +252,13 @@ def _fields_at(path: list[str], data: Mapping[str, Any]) -> list[str]:
     node: Any = data
     for part in path:
         node = node.get(part, {}) if isinstance(node, dict) else {}
-        options = models_in(model.model_fields[part].annotation) if part in model.model_fields else []
+        options = sections_in(model.model_fields[part]) if part in model.model_fields else []
         kind = node.get("kind") if isinstance(node, dict) else None
-        named = [m for m in options if kind is not None and kind in str(m.model_fields.get("kind", ""))]
+        named = [section for section in options if kind in kinds_of(section)]
         if not (named or options):
             return []
         model = (named or options)[0]
     return list(model.model_fields)
-
-
-def models_in(annotation: Any) -> list[Any]:
-    """Sections a field may hold: itself, or each of a union."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [m for arg in getattr(annotation, "__args__", ()) for m in models_in(arg)]
 
 
 def _parse_yaml(text: str) -> Any:

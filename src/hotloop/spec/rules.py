@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hotloop import registry
-from hotloop.spec.network import C51Head, CustomNetwork, IqnHead, Network, QuantileHead
+from hotloop.spec.network import CustomNetwork, IqnHead, Network
 from hotloop.spec.schedules import ends
 from hotloop.spec.sections import GOAL_KEYS, EpsilonGreedy
 
@@ -78,24 +78,26 @@ def _targets(spec: "Spec") -> Iterator[Rule]:
         "step; use n_step: 1",
     )
     yield (
-        soft is not None and isinstance(head, C51Head),
-        "target.munchausen with head c51: a mean over actions of distributions that were moved apart has no "
-        "fixed atoms; use scalar, qr or iqn",
-    )
-    yield (
         soft is not None and spec.env.action_mask,
         "target.munchausen with env.action_mask: the policy at the state before is not known without its mask; "
         "use one of the two",
     )
-    yield (
-        isinstance(head, QuantileHead | IqnHead) and spec.loss.kind == "mse",
-        f"loss.kind mse with head {head.kind}: quantiles are learned by huber, weighed by quantile; use huber",
-    )
+    for choice, reason in head.record.refuses.items():
+        yield _is_chosen(spec, choice), f"{choice} with head {head.kind}: {reason}"
     yield (
         isinstance(head, IqnHead) and head.choice_taus is not None and rule == "vanilla",
         "network.head.choice_taus with target.rule vanilla: one pass of one net chooses and values; leave it "
         "out, or use rule target or double",
     )
+
+
+def _is_chosen(spec: "Spec", choice: str) -> bool:
+    """Whether a spec has `path value`, or anything but none or false at `path`."""
+    path, _, value = choice.partition(" ")
+    found: Any = spec
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return str(found) == value if value else found not in (None, False)
 
 
 def _on_policy(spec: "Spec") -> Iterator[Rule]:
@@ -105,7 +107,7 @@ def _on_policy(spec: "Spec") -> Iterator[Rule]:
     for path, reason in NOT_ON_POLICY.items():
         yield is_set(spec, path), reason
     yield (
-        network.head.kind != "scalar" or network.core is not None or network.head.noise is not None,
+        bool(network.head.record.gives) or network.core is not None or network.is_random,
         "on_policy learns λ-returns with a network without noise and memory; use head scalar",
     )
     collected = on_policy.steps * spec.env.num_envs
@@ -118,7 +120,7 @@ def _on_policy(spec: "Spec") -> Iterator[Rule]:
 
 def _memory(spec: "Spec") -> Iterator[Rule]:
     network, replay = _composed(spec), spec.replay
-    head, has_core = network.head, network.core is not None
+    has_core = network.core is not None
     yield (
         isinstance(spec.network, CustomNetwork) and replay.sequence is not None,
         "replay.sequence is for networks with a core, and a network of your own has none; leave it out",
@@ -128,12 +130,11 @@ def _memory(spec: "Spec") -> Iterator[Rule]:
         "network.core and replay.sequence belong together: memory is learned from sequences; give both or none",
     )
     yield (
-        has_core and (head.kind != "scalar" or head.noise is not None or spec.target.munchausen is not None),
+        has_core and (bool(network.head.record.gives) or network.is_random or spec.target.munchausen is not None),
         "network.core learns with head scalar, without noise and Munchausen; use those",
     )
-    batch_norm = network.torso.normalization == "batch"
     yield (
-        has_core and (replay.sampling.kind != "uniform" or replay.n_step > 1 or batch_norm),
+        has_core and (replay.sampling.kind != "uniform" or replay.n_step > 1 or network.torso.normalizes_batches),
         "network.core learns from sequences that are drawn uniformly, step by step, without batch "
         "normalization; use sampling: uniform, n_step: 1, normalization: none or layer",
     )
@@ -142,7 +143,7 @@ def _memory(spec: "Spec") -> Iterator[Rule]:
 def _batches(spec: "Spec") -> Iterator[Rule]:
     accumulate, devices = spec.optimizer.accumulate, spec.devices
     yield (
-        _composed(spec).torso.normalization == "batch" and accumulate > 1,
+        _composed(spec).torso.normalizes_batches and accumulate > 1,
         "normalization: batch with optimizer.accumulate: the parts of a batch would each be normalized by "
         "themselves; use layer, or accumulate: 1",
     )

@@ -1,5 +1,6 @@
 """What to train: typed, validated, versioned."""
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -26,6 +27,7 @@ from hotloop.spec.sections import (
 )
 
 SPEC_VERSION = 1
+MODULE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
 class Spec(Section):
@@ -37,6 +39,9 @@ class Spec(Section):
     """Used for the run's folder."""
     description: str = ""
     """One line for people."""
+    plugins: Annotated[tuple[Annotated[str, Field(pattern=f"^{MODULE_NAME.pattern}$")], ...], Field(strict=False)] = ()
+    """Modules of your own that register heads, torsos or device envs: imported before the rest is read, from the
+    current folder too. Those of installed packages need not be named."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Same spec, seed and machine: same result, bit for bit."""
     seeds: int = Field(default=1, ge=1, le=256)

@@ -25,8 +25,8 @@ from hotloop.engines.jax.modules import (
 )
 from hotloop.engines.jax.optimizers import direction
 from hotloop.experience import METRICS, Aimed, Item
-from hotloop.learning import estimates, exploration, schedules, targets
-from hotloop.spec import Boltzmann, C51Head, CustomNetwork, IqnHead, Network, QuantileHead, ScalarHead, Spec
+from hotloop.learning import exploration, schedules, targets
+from hotloop.spec import Boltzmann, CustomNetwork, Head, Network, ScalarHead, Spec
 
 if TYPE_CHECKING:
     from hotloop.engines.jax.host import JaxOnHost
@@ -107,7 +107,7 @@ class JaxEngine:
         self._network = self._make_network(network)
         self._head = spec.network.head if isinstance(spec.network, Network) else ScalarHead()
         self._estimates = _estimates(spec, self._head)
-        self.is_random = self._head.noise is not None or isinstance(self._head, IqnHead)
+        self.is_random = isinstance(spec.network, Network) and spec.network.is_random
         self._dtype = jnp.dtype(spec.precision)
         self._direction = direction(spec.optimizer)
         self._obs_1 = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), obs)
@@ -336,8 +336,7 @@ class JaxEngine:
     @property
     def _chooses_apart(self) -> bool:
         """Whether the target net is asked twice: for the choice of an action, and for its value."""
-        is_own = isinstance(self._head, IqnHead) and self._head.choice_taus is not None
-        return is_own and self.spec.target.rule == "target"
+        return self._head.chooses_apart and self.spec.target.rule == "target"
 
     def target(self, params: Any, batch: Item, frozen: Frozen, draws: Draws | None = None) -> jax.Array:
         """What the estimates of a batch are pulled towards, by the target rule."""
@@ -476,8 +475,8 @@ def _composed(spec: Spec, num_actions: int) -> Functions:
         )
     torso, head, scheme = spec.network.torso, spec.network.head, spec.network.init
     return sequential(
-        torso=registry.load(registry.TORSOS, torso.kind, "torso")(torso, scheme),
-        head=registry.load(registry.HEADS, head.kind, "head")(head, num_actions, scheme),
+        torso=registry.builder(torso.record, spec.engine)(torso, scheme),
+        head=registry.builder(head.record, spec.engine)(head, num_actions, scheme),
     )
 
 
@@ -485,13 +484,10 @@ def _of_the_user(network: Module) -> Functions:
     return Functions(network.init, lambda params, obs_B, mode: Estimate(network.apply(params, obs_B)))
 
 
-def _estimates(spec: Spec, head: Any) -> Any:
+def _estimates(spec: Spec, head: Head) -> Any:
     """The maths of what the head says."""
-    if isinstance(head, C51Head):
-        return estimates.Atoms(head.low, head.high, head.atoms, xp=jnp)
-    if isinstance(head, QuantileHead | IqnHead):
-        return estimates.Quantiles(spec.loss.delta, xp=jnp, constant=jax.lax.stop_gradient)
-    return estimates.Means(spec.loss.kind, spec.loss.delta, xp=jnp)
+    make = registry.imported(head.record.estimates)
+    return make(head, spec.loss, xp=jnp, constant=jax.lax.stop_gradient)
 
 
 def _sharding(devices: int) -> NamedSharding | None:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from hotloop.engines.jax.modules import ACTING, Functions, Mode, Params, dense_layers
-from hotloop.spec import C51Head, IqnHead, QuantileHead, ScalarHead
+from hotloop.spec import C51Head, Head, IqnHead, QuantileHead, ScalarHead
 
 
 class Estimate(NamedTuple):
@@ -19,25 +19,25 @@ class Estimate(NamedTuple):
 
 def scalar(spec: ScalarHead, num_actions: int, scheme: str = "default") -> Functions:
     """One Q-value per action."""
-    streams = _streams(spec, num_actions, 1, scheme)
+    streams = dense_streams(spec, num_actions, 1, scheme)
     return streams._replace(apply=lambda *args: Estimate(streams.apply(*args)[..., 0]))
 
 
 def c51(spec: C51Head, num_actions: int, scheme: str = "default") -> Functions:
     """Logits of `atoms` fixed returns per action."""
-    streams = _streams(spec, num_actions, spec.atoms, scheme)
+    streams = dense_streams(spec, num_actions, spec.atoms, scheme)
     return streams._replace(apply=lambda *args: Estimate(streams.apply(*args)))
 
 
 def qr(spec: QuantileHead, num_actions: int, scheme: str = "default") -> Functions:
     """Quantiles at fixed fractions per action."""
-    streams = _streams(spec, num_actions, spec.quantiles, scheme)
+    streams = dense_streams(spec, num_actions, spec.quantiles, scheme)
     return streams._replace(apply=lambda *args: Estimate(streams.apply(*args), _midpoints(spec.quantiles)))
 
 
 def iqn(spec: IqnHead, num_actions: int, scheme: str = "default") -> Functions:
     """Quantiles at drawn fractions: features times a dense layer of cos(π i τ), then the usual layers."""
-    streams = _streams(spec, num_actions, 1, scheme)
+    streams = dense_streams(spec, num_actions, 1, scheme)
     choice = spec.choice_taus or spec.target_taus
     counts = {"learn": spec.taus, "target": spec.target_taus, "choose": choice, "act": spec.acting_taus}
 
@@ -84,10 +84,9 @@ def _midpoints(count: int) -> jax.Array:
     return (jnp.arange(count, dtype=jnp.float32) + 0.5) / count
 
 
-def _streams(
-    spec: ScalarHead | C51Head | QuantileHead | IqnHead, num_actions: int, atoms: int, scheme: str
-) -> Functions:
-    """Features to (B, A, atoms): one stack of layers, or a value and centred advantages."""
+def dense_streams(spec: Head, num_actions: int, atoms: int, scheme: str) -> Functions:
+    """Features to (B, A, atoms), as `hidden`, `dueling` and `noise` say: one stack of layers, or a value and centred
+    advantages."""
 
     def layers(outputs: int) -> Functions:
         widths = [*spec.hidden, outputs]

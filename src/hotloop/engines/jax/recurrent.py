@@ -28,9 +28,9 @@ class RecurrentEngine(JaxEngine):
             raise ValueError("memory is for networks with a core and replay.sequence, not for one of your own")
         self._burn_in = sequence.burn_in
         torso, core, head, scheme = section.torso, section.core, section.head, section.init
-        self._torso: Functions = registry.load(registry.TORSOS, torso.kind, "torso")(torso, scheme)
+        self._torso: Functions = registry.builder(torso.record, spec.engine)(torso, scheme)
         self._core: cores.Core = cores.CORES[core.kind](core, scheme)
-        self._outputs: Functions = registry.load(registry.HEADS, head.kind, "head")(head, num_actions, scheme)
+        self._outputs: Functions = registry.builder(head.record, spec.engine)(head, num_actions, scheme)
         super().__init__(spec, obs, num_actions)
 
     def _make_network(self, network: Any) -> Functions:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hotloop.spec import Cnn, Impala, IqnHead, Mlp, Network, Spec
+from hotloop.spec import Network, Spec
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of <malloc.h>
 _EIGEN, _INTRA = "xla_cpu_multi_thread_eigen", "intra_op_parallelism_threads"
@@ -34,21 +34,21 @@ def choose_threads(spec: Spec) -> int:
 
 def is_image_network(spec: Spec) -> bool:
     """Whether learning is mostly convolutions."""
-    return isinstance(spec.network, Network) and isinstance(spec.network.torso, Cnn | Impala)
+    return isinstance(spec.network, Network) and spec.network.torso.record.is_image
 
 
 def dense_products(spec: Spec) -> list[tuple[int, int, int]]:
     """Rows, inputs and outputs of the products between dense layers, for one batch; none of a network of the user's."""
-    if not isinstance(spec.network, Network) or not isinstance(spec.network.torso, Mlp):
+    if not isinstance(spec.network, Network) or spec.network.torso.dense_widths is None:
         return []
-    head, torso, batch = spec.network.head, spec.network.torso.hidden, spec.replay.batch_size
+    head, torso, batch = spec.network.head, spec.network.torso.dense_widths, spec.replay.batch_size
     if spec.on_policy is not None:
         batch = spec.block.env_steps // spec.on_policy.minibatches
     if spec.replay.sequence is not None:
         batch *= spec.replay.sequence.burn_in + spec.replay.sequence.length
-    fractions = max(head.taus, head.target_taus, head.choice_taus or 0) if isinstance(head, IqnHead) else 1
     products = [(batch, wide, high) for wide, high in pairwise(torso)]
-    return products + [(batch * fractions, wide, high) for wide, high in pairwise((*torso[-1:], *head.hidden))]
+    rows = batch * head.rows_per_sample
+    return products + [(rows, wide, high) for wide, high in pairwise((*torso[-1:], *head.hidden))]
 
 
 def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, Any]:

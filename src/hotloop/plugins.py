@@ -1,0 +1,95 @@
+"""Modules from outside that register heads, torsos and envs: of installed packages, or named by a user.
+
+An installed package names its module as an entry point of the group `hotloop.plugins`. A user names modules in a spec
+(`plugins: [my_module]`); whoever reads a spec decides whether they may be imported.
+"""
+
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from hotloop.errors import SpecError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "hotloop.plugins"
+
+
+@cache
+def load_installed() -> bool:
+    """Import the plug-ins of installed packages, once; says whether there are any. One that fails is warned of."""
+    found = installed()
+    for point in found:
+        try:
+            import_module(point.module)
+        except Exception as error:  # whatever someone else's code raises: the others go on
+            said = f"the plug-in {point.value} cannot be imported: {type(error).__name__}: {error}"
+            warnings.warn(said, RuntimeWarning, stacklevel=2)
+    return bool(found)
+
+
+def installed() -> list["EntryPoint"]:
+    """Entry points of installed packages. The current folder is not a place of these: it may be someone else's."""
+    from importlib.metadata import distributions
+
+    here = current_folder()
+    places = [place for place in sys.path if place and os.path.realpath(place) != os.path.realpath(here)]
+    return [point for package in distributions(path=places) for point in package.entry_points if point.group == GROUP]
+
+
+def from_outside(modules: Iterable[str]) -> str | None:
+    """The first of these modules that is no plug-in of an installed package."""
+    named = list(modules)
+    known = {point.module for point in installed()} if named else set()
+    return next((module for module in named if module not in known), None)
+
+
+def import_named(modules: Iterable[str], *folders: str) -> None:
+    """Import plug-ins that may be; a module that is nowhere else is looked for in these folders."""
+    for module in modules:
+        for folder in folders:
+            look_for(module, folder)
+        try:
+            import_module(module)
+        except ModuleNotFoundError as error:
+            raise SpecError(
+                f"plugins: there is no module {error.name}, installed or in the current folder; is it spelt so?"
+            ) from None
+        except Exception as error:  # whatever the user's own code raises
+            raise SpecError(f"plugins: {module}: {type(error).__name__}: {error}") from error
+
+
+def look_for(module: str, folder: str) -> None:
+    """Have a module that the user chose, if it is nowhere else, be found in a folder of theirs.
+
+    The folder goes to the end of the path, where it hides nothing; processes that are started inherit the path.
+    """
+    package = module.partition(".")[0]
+    if not package or package in sys.modules:
+        return
+    with contextlib.suppress(OSError, ValueError):  # a folder that was removed; no name of a module
+        if folder and find_spec(package) is None and PathFinder.find_spec(package, [folder]) is not None:
+            sys.path.append(folder)
+
+
+def current_folder() -> str:
+    """The current folder; "" if it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def is_in(folder: str, module: str) -> bool:
+    """Whether a module, or the package it is of, was imported from this very folder."""
+    package = sys.modules.get(module.partition(".")[0])
+    places = getattr(package, "__path__", None) or [getattr(package, "__file__", None)]
+    return any(place and os.path.dirname(os.path.realpath(place)) == os.path.realpath(folder) for place in places)

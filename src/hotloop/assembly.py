@@ -10,7 +10,7 @@ from hotloop.registry import load as load_registered
 from hotloop.replay.plan import MemoryPlan, available_host_memory
 from hotloop.spec import EpsilonGreedy, Network, Spec
 from hotloop.spec.network import NOISE
-from hotloop.spec.reading import OWN_ENV, parse_spec, plain
+from hotloop.spec.reading import OWN_ENV, given, parse_spec
 from hotloop.spec.rules import only_on_the_host
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ class Own(NamedTuple):
 
 def _with_own_network(spec: Spec, own: Own) -> tuple[Spec, list[str]]:
     """The spec with the user's own network named in it, checked again, and what it thereby loses, in words."""
-    data = plain(spec)
+    data = given(spec)
     data["network"] = {"kind": "custom", "name": type(own.network).__qualname__}
     lost = spec.network.head.beyond_q_values if isinstance(spec.network, Network) else []
     if not lost:
         return parse_spec(data), []
     said = f"a network of your own gives one Q-value per action; left out of this spec's head: {', '.join(lost)}"
     if NOISE in lost and not own.explores_as_given and _never_explores(spec):
-        del data["exploration"]
+        data.pop("exploration", None)
         how = "from {start:g} to {end:g} in {steps:,} env steps".format(**EpsilonGreedy().epsilon.model_dump())
         said += f"; where noise explored, ε does now, {how} (give exploration for another)"
     return parse_spec(data), [said]

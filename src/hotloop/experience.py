@@ -59,5 +59,5 @@ class VectorStep(NamedTuple):
     began: np.ndarray  # `obs` is the first observation of an episode
     final_legal: np.ndarray | None = None  # which actions `final_obs` allows, bool (N, A); None with masks off
     legal: np.ndarray | None = None  # and which `obs` does
-    failed: Any = False  # the env raised and was built anew
-    info: dict[str, np.ndarray] = {}  # noqa: RUF012  # chosen keys, float64, NaN where the env gave none
+    failed: Any = None  # the env raised and was built anew
+    info: Any = None  # chosen keys of `info` by name, float64, NaN where the env gave none

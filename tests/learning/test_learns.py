@@ -77,7 +77,7 @@ CHOICES = {
     "target net": {},
     "double, dueling, polyak": {
         "target": {"rule": "double", "every": 16, "tau": 0.2},
-        "network": {"torso": {"hidden": [32]}, "head": {"kind": "dueling"}},
+        "network": {"torso": {"hidden": [32]}, "head": {"dueling": True}},
     },
     "boltzmann, mse, rmsprop": {
         "exploration": {"kind": "boltzmann", "temperature": 0.3},

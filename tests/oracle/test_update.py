@@ -41,7 +41,7 @@ class Case(NamedTuple):
             {
                 "network": {
                     "torso": {"hidden": [5], "activation": "tanh"},
-                    "head": {"kind": "dueling", "hidden": [4]} if is_dueling else {"kind": "scalar"},
+                    "head": {"dueling": True, "hidden": [4]} if is_dueling else {"kind": "scalar"},
                 },
                 "target": {"rule": self.rule},
                 "loss": {"kind": self.loss, "delta": 0.7},

@@ -38,8 +38,8 @@ def test_best_holds_the_weights_of_the_best_evaluation(tmp_path):
     assert kept["env_steps"] == best_step
     assert kept["evaluation"]["return_mean"] == returns[best_step]
     at_best = load_file(run.path / "checkpoints" / f"{best_step:012d}" / "arrays.safetensors")["learner/params"]
-    assert np.array_equal(hotloop.load(run).params, at_best)
-    assert not np.array_equal(hotloop.load(run, which="last").params, at_best)
+    assert np.array_equal(hotloop.load(run).weights, at_best)
+    assert not np.array_equal(hotloop.load(run, which="last").weights, at_best)
     assert manifest(run.path)["best_return"] == returns[best_step]
 
 
@@ -59,4 +59,4 @@ def test_without_evaluations_there_are_last_weights_only(tmp_path):
         hotloop.load(run, which="best")
     with pytest.warns(RuntimeWarning, match="no best weights: no evaluation was whole; using the last"):
         agent = hotloop.load(run)
-    assert np.array_equal(agent.params, hotloop.load(run, which="last").params)
+    assert np.array_equal(agent.weights, hotloop.load(run, which="last").weights)

@@ -105,12 +105,14 @@ def test_best_and_last_weights_are_those_that_were_saved(run):
     for which in ("best", "last"):
         saved = load_file(run.path / which / "arrays.safetensors")
         agent = hotloop.load(run.path, which=which)
-        assert np.array_equal(agent.params, np.concatenate([saved[name].ravel() for name in agent.engine.layout.names]))
+        named = agent.engine.to_named(agent.weights)
+        assert set(named) == set(saved)
+        assert all(np.array_equal(named[name], saved[name]) for name in saved)
 
 
 def test_last_weights_are_those_of_the_newest_checkpoint(run):
     newest = load_file(run.path / "checkpoints" / f"{checkpoints(run.path)[-1]:012d}" / "arrays.safetensors")
-    assert np.array_equal(hotloop.load(run, which="last").params, newest["learner/params"])
+    assert np.array_equal(hotloop.load(run, which="last").weights, newest["learner/params"])
 
 
 def test_evaluating_the_same_seed_twice_gives_the_same_figures(agent):

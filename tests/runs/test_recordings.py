@@ -7,8 +7,8 @@ from hotloop_process import TINY
 from PIL import Image
 
 import hotloop
-from hotloop import evaluate
 from hotloop.film import MOST_PER_SECOND, MOST_SECONDS, PAUSE_SECONDS, film_of
+from hotloop.pipelines import device_play
 
 
 class Endless(gym.Env):
@@ -81,11 +81,13 @@ def test_a_recording_on_the_device_is_as_short(tmp_path, monkeypatch):
     run = hotloop.train(TINY, out=tmp_path / "run", **{"stop.steps": 80, "evaluation.every": 0})
     asked = []
 
-    def record(env, engine, params, key, max_steps, every, masked):
-        asked.append((max_steps, every))
-        return evaluate.record(env, engine, params, key, 2, every, masked)
+    genuine = device_play.record
 
-    monkeypatch.setattr("hotloop.agent.record", record)
+    def record(env, engine, params, seed, max_steps, every, masked):
+        asked.append((max_steps, every))
+        return genuine(env, engine, params, seed, 2, every, masked)
+
+    monkeypatch.setattr(device_play, "record", record)
     agent = hotloop.load(run, which="last", **{"evaluation.max_steps": 100_000})
     agent.record(tmp_path / "agent.gif")
     [(steps, every)] = asked

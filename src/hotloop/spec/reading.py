@@ -82,6 +82,11 @@ def to_yaml(spec: Spec) -> str:
     return text
 
 
+def given(spec: Spec) -> dict[str, Any]:
+    """What was given of a spec, without defaults: it is refused for the same fields when it is read again."""
+    return spec.model_dump(mode="json", exclude_unset=True)
+
+
 def plain(spec: Spec) -> dict[str, Any]:
     """Every field that means something beside the others, as plain data that `parse_spec` takes back."""
     return with_meaning(spec.model_dump(mode="json"))
@@ -114,7 +119,7 @@ def _presets() -> Any:
 
 def _read(source: "str | Path | Mapping[str, Any] | Spec") -> dict[str, Any]:
     if isinstance(source, Spec):
-        return plain(source)
+        return given(source)
     if isinstance(source, Mapping):
         return _with_base(copy.deepcopy(dict(source)), "the spec")
     return read_text(*_text(source))

@@ -3,9 +3,11 @@
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["Spec", "load", "load_spec", "profile", "profile_env", "resume", "train"]
+__all__ = ["STOP", "Listener", "Spec", "load", "load_spec", "profile", "profile_env", "resume", "train"]
 
 _PUBLIC = {
+    "STOP": "hotloop.listeners",
+    "Listener": "hotloop.listeners",
     "Spec": "hotloop.spec",
     "load_spec": "hotloop.spec.reading",
     "train": "hotloop.api",

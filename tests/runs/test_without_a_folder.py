@@ -5,7 +5,7 @@ import pytest
 from hotloop_process import TINY, contents, finish, start
 
 import hotloop
-from hotloop.errors import EnvFailed, SpecError
+from hotloop.errors import NotFinite, SpecError
 
 OBS = np.linspace(-0.2, 0.2, 4 * 32, dtype=np.float32).reshape(32, 4)
 OBEY_PERMISSIONS = """
@@ -119,11 +119,11 @@ def test_an_env_that_fails_says_that_nothing_is_saved():
             return np.zeros(2, np.float32), {}
 
         def step(self, action):
-            raise OSError("broken")
+            return np.zeros(2, np.float32), np.nan, False, False, {}
 
     gym.register("Fails-v0", entry_point=Fails, disable_env_checker=True)
     try:
-        with pytest.raises(EnvFailed, match=r"the run is not saved: it has no folder \(out=None\)"):
+        with pytest.raises(NotFinite, match=r"the run is not saved: it has no folder \(out=None\)"):
             hotloop.train({"env": {"id": "Fails-v0"}, "network": TINY["network"], "replay": TINY["replay"]}, out=None)
     finally:
         gym.registry.pop("Fails-v0")

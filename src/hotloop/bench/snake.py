@@ -118,10 +118,9 @@ def run(reporter: Reporter) -> Result:
 def fused_program(spec: Spec) -> Callable[[int], None]:
     """Return `advance(env_steps)` over the fused program, after a warm-up beyond the learning start."""
     from hotloop.assembly import Assembly
+    from hotloop.trial import begun
 
-    session = Assembly(spec).session([spec.seed])
-    session.compile()
-    session.begin()
+    session = begun(Assembly(spec))
 
     def advance(env_steps: int) -> None:
         session.advance(env_steps // spec.block.env_steps)

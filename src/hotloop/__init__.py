@@ -4,8 +4,10 @@ from typing import Any
 
 __version__ = "0.1.0"
 __all__ = [
+    "STOP",
     "Entry",
     "HeadRecord",
+    "Listener",
     "Spec",
     "TorsoRecord",
     "load",
@@ -20,6 +22,8 @@ __all__ = [
 ]
 
 _PUBLIC = {
+    "STOP": "hotloop.listeners",
+    "Listener": "hotloop.listeners",
     "Spec": "hotloop.spec",
     "load_spec": "hotloop.spec.reading",
     "train": "hotloop.api",

@@ -1,13 +1,15 @@
 """What `import hotloop` offers: train, resume, load, profile."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from hotloop import plugins
 from hotloop.envs.naming import env_from_outside, look_for_module_in, look_in_current_folder
 from hotloop.errors import SpecError
+from hotloop.listeners import Checkpoint, Evaluation, Listener, Log, listeners_of
 from hotloop.progress import Reporter, Silent
 from hotloop.runs.folder import RunFolder
 from hotloop.spec import Spec
@@ -15,16 +17,46 @@ from hotloop.spec.reading import OWN_ENV, load_spec, plugins_in, sections_given
 
 if TYPE_CHECKING:
     from hotloop.agent import Agent
-    from hotloop.assembly import Assembly
+    from hotloop.assembly import Assembly, Own
     from hotloop.driver import Driver
+    from hotloop.runs.store import InMemory
+
+
+class _Place(Enum):
+    DEFAULT = "runs/"
+
+    def __repr__(self) -> str:
+        return "runs/NAME-DATE-TIME"
+
+
+DEFAULT: Final = _Place.DEFAULT
+"""Where a run goes that nobody has chosen a folder for; None would be nowhere."""
+Out = str | Path | Literal[_Place.DEFAULT] | None
+
+
+class Kept(NamedTuple):
+    """What is left in memory of a run without a folder."""
+
+    spec: Spec
+    own: "Own"
+    store: "InMemory"
 
 
 class Run:
-    """A finished (or stopped) run: its folder, and its figures as attributes (`run.return_mean`)."""
+    """A finished (or stopped) run: its folder, and its figures as attributes (`run.return_mean`).
 
-    def __init__(self, path: Path, result: dict[str, Any]) -> None:
+    Trained with `out=None` it has no folder: `path` is None, and `kept` holds its agents.
+    """
+
+    def __init__(self, path: Path | None, result: dict[str, Any], kept: Kept | None = None) -> None:
         self.path = path
         self.result = result
+        self.kept = kept
+
+    @property
+    def agent(self) -> "Agent":
+        """Its agent, as `hotloop.load(run)` returns it: with the best weights, or the last where there are none."""
+        return load(self)
 
     def __getattr__(self, name: str) -> Any:
         """Look the figure up in `result`."""
@@ -35,71 +67,89 @@ class Run:
 
     def __repr__(self) -> str:
         """Show where it is and what it reached."""
-        return f"Run({str(self.path)!r}, env_steps={self.env_steps}, return_mean={self.return_mean})"
+        where = None if self.path is None else str(self.path)
+        return f"Run({where!r}, env_steps={self.env_steps}, return_mean={self.return_mean})"
 
 
 def train(
     spec: str | Path | Mapping[str, Any] | Spec,
     *,
-    out: str | Path | None = None,
+    out: Out = DEFAULT,
     network: Any = None,
+    env: Any = None,
     device_env: Any = None,
+    on_log: Callable[[Log], object] | None = None,
+    on_evaluation: Callable[[Evaluation], object] | None = None,
+    on_checkpoint: Callable[[Checkpoint], object] | None = None,
+    listeners: Sequence[Listener] = (),
     reporter: Reporter | None = None,
     **overrides: Any,
 ) -> Run:
     """Train from a preset's name, a file, a mapping or a Spec.
 
     Overrides are fields of the spec, or dotted paths: `train("cartpole", seed=3, **{"stop.steps": 50_000})`.
+    `out` is the run's folder, by default one of its own below runs/; with None nothing is written at all, and the
+    agent is `run.agent`.
     `network` is a module of your own with `init(key, obs_B)` and `apply(params, obs_B)` that returns one
     Q-value per action; any flax linen module has both. What the spec's own head did beyond that (a distribution,
-    dueling, noise) is left out with a warning, and ε explores where noise did. `device_env` is an env of your own that
-    satisfies `hotloop.envs.device.DeviceEnv`.
+    dueling, noise) is left out with a warning, and ε explores where noise did.
+    `env` is a section of the spec, an id, or an env of your own: a Gymnasium env, a device env (it satisfies
+    `hotloop.envs.device.DeviceEnv`), or a function that makes one of the two and takes `env.options`. One Gymnasium env
+    is trained on as it is, with `env.num_envs` 1, and stays open; evaluations play on copies of it. `device_env` is
+    another name for a device env.
+    `on_log`, `on_evaluation` and `on_checkpoint` are called with an event (`hotloop.listeners`) and may return
+    `hotloop.STOP`; an exception in one of them ends the run, saved, and is raised here. `listeners` are objects that
+    hear all of it (`hotloop.Listener`). None of them changes what is computed.
     """
-    with _new_run(spec, out, network, device_env, reporter, overrides) as driver:
-        result = driver.train()
-        return Run(driver.folder.path, result)
+    heard = listeners_of(listeners, on_log, on_evaluation, on_checkpoint)
+    with _new_run(spec, out, network, _one_of(env, device_env), reporter, overrides, heard) as driver:
+        return _ended(driver, driver.train())
 
 
 def profile(
     spec: str | Path | Mapping[str, Any] | Spec,
     *,
-    out: str | Path | None = None,
+    out: Out = DEFAULT,
     network: Any = None,
+    env: Any = None,
     device_env: Any = None,
     reporter: Reporter | None = None,
     **overrides: Any,
 ) -> Run:
     """Train as `train` does, to the same bits, then say where the time went: `run.profile`, profile.json and .png."""
-    with _new_run(spec, out, network, device_env, reporter, overrides) as driver:
+    if out is None:
+        raise SpecError("a profile is read from the metrics in the run's folder and written there; give out=FOLDER")
+    with _new_run(spec, out, network, _one_of(env, device_env), reporter, overrides) as driver:
         return _profiled(driver)
 
 
 def _profiled(driver: "Driver") -> Run:
     from hotloop.pipelines.host_run import HostRun
+    from hotloop.runs.store import InFolder
 
-    session = driver.session
+    session, store = driver.session, driver.store
+    assert isinstance(store, InFolder)
     session.spans.keep_events()
     on_host = isinstance(session, HostRun)  # whose stages are those of its lines of metrics
     if refusal := profile_refusal(driver.spec, on_host=on_host):
         raise SpecError(refusal)
-    driver.logs_exactly |= on_host
+    driver.pace.logs_exactly |= on_host
     result = driver.train()
     learned = result["updates"] + result["skipped"] > 0
-    if driver.interrupted or not learned:
+    if result["stopped_by"] == "signal" or not learned:
         driver.reporter.warn(f"no profile: {result['stopped']}{'' if learned else ' before learning began'}")
-        return Run(driver.folder.path, result)
+        return _ended(driver, result)
     from hotloop.profiling.host_report import profile_host_run
     from hotloop.profiling.run import profile_run
 
+    folder = store.folder
     if on_host:
         pipeline = driver.assembly.pipeline_choice
-        result["profile"] = profile_host_run(
-            driver.spec, pipeline, session.spans, result, driver.folder, driver.reporter
-        )
+        result["profile"] = profile_host_run(driver.spec, pipeline, session.spans, result, folder, driver.reporter)
     else:
         state: Any = session
-        result["profile"] = profile_run(driver.assembly, state.first_state(), result, driver.folder, driver.reporter)
-    return Run(driver.folder.path, result)
+        result["profile"] = profile_run(driver.assembly, state.first_state(), result, folder, driver.reporter)
+    return _ended(driver, result)
 
 
 def profile_refusal(spec: Spec, *, on_host: bool) -> str | None:
@@ -129,27 +179,38 @@ def resume(
     *,
     steps: int | None = None,
     network: Any = None,
+    env: Any = None,
     device_env: Any = None,
     trust: bool = False,
+    on_log: Callable[[Log], object] | None = None,
+    on_evaluation: Callable[[Evaluation], object] | None = None,
+    on_checkpoint: Callable[[Checkpoint], object] | None = None,
+    listeners: Sequence[Listener] = (),
     reporter: Reporter | None = None,
 ) -> Run:
     """Continue a run from its newest whole checkpoint; `steps` moves its end, also in its spec.yaml.
 
-    A run that has reached its goal goes on then, until an evaluation from there on reaches it again.
+    A run that has reached its goal goes on then, until an evaluation from there on reaches it again; one that a
+    callback stopped goes on to its end. Callbacks and listeners are those of `train`, to be given again.
 
-    `trust` lets a run that you did not make name modules, which are imported: see `load`.
+    `env` is the env of your own that it was trained on, if it was. `trust` lets a run that you did not make name
+    modules, which are imported: see `load`.
     """
+    heard, own_env = listeners_of(listeners, on_log, on_evaluation, on_checkpoint), _one_of(env, device_env)
+    if isinstance(own_env, str | Mapping):
+        raise SpecError("a run is resumed on the env it was trained on; env= is for one of your own")
     folder = _open(run)
     folder.require_resumable()
-    spec = _spec_of(folder, {"stop.steps": steps} if steps is not None else {}, trust, device_env)
+    spec = _spec_of(folder, {"stop.steps": steps} if steps is not None else {}, trust, own_env)
     folder.require_writable()
     reporter = reporter or Silent()
     checkpoint = folder.newest_checkpoint(reporter.warn)
-    with _assembled(spec, network, device_env, reporter) as assembly:
+    with _assembled(spec, network, own_env, reporter) as assembly:
         from hotloop.driver import Driver
+        from hotloop.runs.store import InFolder
 
-        driver = Driver(assembly, folder, reporter)
-        return Run(folder.path, driver.resume(*checkpoint, moves_end=steps is not None))
+        driver = Driver(assembly, InFolder(folder, reporter.warn, spec.log.checkpoints), reporter, heard)
+        return _ended(driver, driver.resume(*checkpoint, moves_end=steps is not None))
 
 
 def load(
@@ -157,6 +218,7 @@ def load(
     *,
     which: str | None = None,
     network: Any = None,
+    env: Any = None,
     device_env: Any = None,
     reporter: Reporter | None = None,
     trust: bool = False,
@@ -166,13 +228,13 @@ def load(
 
     By default the best; where no evaluation was whole there are none, and with a warning it is the last ones.
 
-    Overrides are fields of the spec, to see the agent elsewhere: `load(run, **{"env.options.grid": 20})`.
+    Overrides are fields of the spec, to see the agent elsewhere: `load(run, **{"env.options.grid": 20})`; `env` is one
+    too, or an env of your own, as for `train`.
     A run that you did not make here may only name envs of packages that hotloop supports; with `trust` it may name any
     module, which is imported and so can do whatever it likes.
     """
-    return load_with(
-        run, overrides, which=which, network=network, device_env=device_env, reporter=reporter, trust=trust
-    )
+    own_env, overrides = _apart(_one_of(env, device_env), overrides)
+    return load_with(run, overrides, which=which, network=network, env=own_env, reporter=reporter, trust=trust)
 
 
 def load_with(
@@ -181,62 +243,100 @@ def load_with(
     *,
     which: str | None = None,
     network: Any = None,
-    device_env: Any = None,
+    env: Any = None,
     reporter: Reporter | None = None,
     trust: bool = False,
 ) -> "Agent":
-    """As `load`, with overrides that may have any name."""
-    folder = _open(run)
-    if which is None:
-        which = "best" if folder.has_weights("best") else "last"
-        if which == "last" and folder.has_weights("last"):
-            (reporter or Silent()).warn(f"{folder.path} has no best weights: no evaluation was whole; using the last")
-    spec = _spec_of(folder, overrides, trust, device_env)
-    named, _ = folder.weights(which)
-    from hotloop.agent import Agent
-    from hotloop.assembly import Own, Player
+    """As `load`, with overrides that may have any name; `env` is one of the user's own."""
+    from hotloop.assembly import Own
 
-    player = Player(spec, Own(network, device_env))
+    source: RunFolder | InMemory
+    if isinstance(run, Run) and run.kept is not None:
+        kept = run.kept
+        source, where, spec = kept.store, "this run", load_spec(kept.spec, overrides)
+        own = Own(kept.own.network if network is None else network, kept.own.env if env is None else env)
+    else:
+        source = folder = _open(run)
+        where, own = str(folder.path), Own(network, env)
+        spec = _spec_of(folder, overrides, trust, env)
+    if which is None:
+        which = "best" if source.has_weights("best") else "last"
+        if which == "last" and source.has_weights("last"):
+            (reporter or Silent()).warn(f"{where} has no best weights: no evaluation was whole; using the last")
+    named, _ = source.weights(which)
+    from hotloop.agent import Agent
+    from hotloop.assembly import Player
+
+    player = Player(spec, own)
     try:
         return Agent(player, player.engine.layout.from_named(named))
     except ValueError as error:
-        raise SpecError(f"{folder.path}: {error}") from None
+        raise SpecError(f"{where}: {error}") from None
 
 
 @contextmanager
 def _new_run(
-    spec: Any, out: Any, network: Any, device_env: Any, reporter: Reporter | None, overrides: dict[str, Any]
+    spec: Any,
+    out: Out,
+    network: Any,
+    env: Any,
+    reporter: Reporter | None,
+    overrides: dict[str, Any],
+    listeners: Sequence[Listener] = (),
 ) -> "Iterator[Driver]":
+    own_env, overrides = _apart(env, overrides)
     if isinstance(network, Mapping):  # a section of the spec, not a module
         overrides, network = {**overrides, "network": network}, None
     parsed = load_spec(spec, overrides, imports_plugins=True)
     look_in_current_folder(parsed.env.id)
-    folder = RunFolder.choose(parsed, Path(out) if out is not None else None)
+    folder = None if out is None else RunFolder.choose(parsed, None if out is DEFAULT else Path(out))
     reporter = reporter or Silent()
     given = {*sections_given(spec), *(path.partition(".")[0] for path in overrides)}
-    with _assembled(parsed, network, device_env, reporter, "exploration" in given) as assembly:
+    with _assembled(parsed, network, own_env, reporter, "exploration" in given) as assembly:
         from hotloop.driver import Driver
+        from hotloop.runs.store import InFolder, InMemory
 
-        yield Driver(assembly, folder, reporter)
+        store = InMemory() if folder is None else InFolder(folder, reporter.warn, parsed.log.checkpoints)
+        yield Driver(assembly, store, reporter, listeners)
 
 
-def _assembled(
-    spec: Spec, network: Any, device_env: Any, reporter: Reporter, explores_as_given: bool = True
-) -> "Assembly":
+def _ended(driver: "Driver", result: dict[str, Any]) -> Run:
+    from hotloop.runs.store import InMemory
+
+    store, assembly = driver.store, driver.assembly
+    kept = Kept(assembly.spec, assembly.own, store) if isinstance(store, InMemory) else None
+    return Run(store.path, result, kept)
+
+
+def _one_of(env: Any, device_env: Any) -> Any:
+    """Both are names for the same."""
+    if env is not None and device_env is not None:
+        raise SpecError("env and device_env are both given; device_env is another name for an env that is a device env")
+    return device_env if env is None else env
+
+
+def _apart(env: Any, overrides: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """An env of the user's own, if it is one; a section or an id is a part of the spec instead."""
+    if isinstance(env, Mapping):
+        return None, {**overrides, "env": env}
+    return (None, {**overrides, "env.id": env}) if isinstance(env, str) else (env, overrides)
+
+
+def _assembled(spec: Spec, network: Any, env: Any, reporter: Reporter, explores_as_given: bool = True) -> "Assembly":
     """Env, engine and pipeline, to be closed after use."""
     from hotloop.assembly import Assembly, Own
 
     with reporter.busy("starting XLA"):
-        return Assembly(spec, Own(network, device_env, explores_as_given))
+        return Assembly(spec, Own(network, env, explores_as_given))
 
 
-def _spec_of(folder: RunFolder, overrides: Mapping[str, Any], trust: bool, device_env: Any) -> Spec:
+def _spec_of(folder: RunFolder, overrides: Mapping[str, Any], trust: bool, own_env: Any) -> Spec:
     """The spec of a run with overrides on top; refuses one from elsewhere that would have a module imported."""
     _import_plugins(folder, overrides, trust)
     made = folder.read_spec()
     spec, section = load_spec(made, overrides), overrides.get("env")
     is_our_choice = "env.id" in overrides or (isinstance(section, Mapping) and "id" in section)
-    if device_env is not None or spec.env.id.startswith(OWN_ENV):
+    if own_env is not None or spec.env.id.startswith(OWN_ENV):
         return spec
     doubt = folder.doubt()
     is_refused = doubt is not None and not trust
@@ -274,4 +374,7 @@ def _would_run(folder: RunFolder, named: str, doubt: str | None) -> SpecError:
 
 
 def _open(run: str | Path | Run) -> RunFolder:
-    return RunFolder.open(run.path if isinstance(run, Run) else Path(run))
+    path = run.path if isinstance(run, Run) else Path(run)
+    if path is None:
+        raise SpecError("this run was trained with out=None: nothing of it is on disk to go on from; give a folder")
+    return RunFolder.open(path)

@@ -16,7 +16,18 @@ from hotloop.spec.rules import only_on_the_host
 if TYPE_CHECKING:
     from hotloop.envs.host import HostEnvs
     from hotloop.envs.host_spaces import HostSpaces
+    from hotloop.envs.own import OwnEnv
     from hotloop.pipelines.session import Session
+
+
+class PipelineChoice(NamedTuple):
+    """Which pipeline runs, and why."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.reason})"
 
 
 class Own(NamedTuple):
@@ -24,8 +35,27 @@ class Own(NamedTuple):
 
     network: Any = None
     env: Any = None
+    """A device env, a Gymnasium env, or a function that makes one of the two (`envs/own.py`)."""
     explores_as_given: bool = False
     """The user has said how to explore, so it is not decided again for a network of their own."""
+
+
+class Substitutes(NamedTuple):
+    """What stands in for a stage of a run, to see what the stage costs; None leaves it as it is."""
+
+    env: Any = None
+    """As `Own.env`; called without the options of the env that it stands in for."""
+    replay: Any = None
+    update: Any = None
+    log: bool = True
+    """Whether lines of metrics are written: the one who drives the session does."""
+
+    def refusal(self) -> str | None:
+        """The first that cannot be replaced yet."""
+        for name in ("replay", "update"):
+            if getattr(self, name) is not None:
+                return f"the {name} of a run cannot be replaced yet; env and log can"
+        return None
 
 
 def _with_own_network(spec: Spec, own: Own) -> tuple[Spec, list[str]]:
@@ -48,16 +78,22 @@ def _never_explores(spec: Spec) -> bool:
     return all(schedule.get(name, 0) == 0 for name in ("value", "start", "end"))
 
 
-def _with_own_env(spec: Spec, own: Own) -> Spec:
-    if own.env is not None:
-        named_env = spec.env.model_copy(update={"id": f"{OWN_ENV}{type(own.env).__qualname__}"})
-        return spec.model_copy(update={"env": named_env})
-    if spec.env.id.startswith(OWN_ENV):
-        raise SpecError(
-            f"this run was trained on an env of your own ({spec.env.id.removeprefix(OWN_ENV)}); pass it again "
-            "from Python: device_env=…"
-        )
-    return spec
+def _with_env(spec: Spec, **changes: Any) -> Spec:
+    return spec.model_copy(update={"env": spec.env.model_copy(update=changes)})
+
+
+def _never_evaluated(spec: Spec) -> tuple[Spec, list[str]]:
+    """The spec without evaluations, for an env of which there is one only, and what that means, in words."""
+    if not spec.evaluation.every:
+        return spec, []
+    goal = spec.stop.return_at_least
+    said = "there are no evaluations and no best weights" + ("" if goal is None else ", so no goal ends the run")
+    none = {
+        "evaluation": spec.evaluation.model_copy(update={"every": 0}),
+        "stop": spec.stop.model_copy(update={"return_at_least": None}),
+    }
+    name = spec.env.id.removeprefix(OWN_ENV)
+    return spec.model_copy(update=none), [f"the env ({name}) cannot be copied: {said}; give a factory that makes it"]
 
 
 class Player:
@@ -67,27 +103,52 @@ class Player:
     """A device env, or the HostSpaces of a Gymnasium env."""
 
     def __init__(self, spec: Spec, own: Own | None = None) -> None:
-        own = own or Own()
+        self.own = own = own or Own()
         self.notices: list[str] = []  # what a person should know before this is trained
         if own.network is not None:
             spec, self.notices = _with_own_network(spec, own)
-        self.spec = _with_own_env(spec, own)
-        self.on_device = own.env is not None or registry.is_device_env(self.spec.env.id)
-        self.pipeline_name, why = self._choose_pipeline()
-        self.pipeline_choice = f"{self.pipeline_name} ({why})"
-        self.machine = setup.start(self.spec, steps_meanwhile=self.pipeline_name == "concurrent")
-        obs, num_actions = self._make_env(own.env)
+        self.spec = self._with_own_env(spec, own)
+        has_device_env = self._own_env is not None and self._own_env.device is not None
+        self.on_device = has_device_env or registry.is_device_env(self.spec.env.id)
+        self.pipeline_choice = self._choose_pipeline()
+        self.machine = setup.start(self.spec, steps_meanwhile=self.pipeline_choice.name == "concurrent")
+        obs, num_actions = self._make_env()
         try:
             self.engine = load_registered(ENGINES, self.spec.engine, "engine")(self.spec, obs, num_actions, own.network)
         except ValueError as error:
             raise SpecError(f"network: {error}") from None
 
-    def _make_env(self, own_env: Any) -> tuple[Any, int]:
+    def _with_own_env(self, spec: Spec, own: Own) -> Spec:
+        """The spec with the user's own env named in it, if there is one."""
+        self._own_env: OwnEnv | None = None
+        if own.env is None:
+            if spec.env.id.startswith(OWN_ENV):
+                raise SpecError(
+                    f"this run was trained on an env of your own ({spec.env.id.removeprefix(OWN_ENV)}); pass it again "
+                    "from Python: device_env=… or env=…"
+                )
+            return spec
+        from hotloop.envs.own import understand
+
+        self._own_env = found = understand(own.env, spec.env.options)
+        spec = _with_env(spec, id=found.played or f"{OWN_ENV}{found.name}")
+        if not found.can_be_played:
+            spec, said = _never_evaluated(spec)
+            self.notices += said
+        return spec
+
+    @property
+    def _trained_env_id(self) -> str:
+        """What makes the envs that are trained on: one of the user's own may be lent instead of made."""
+        return (self._own_env and self._own_env.trained) or self.spec.env.id
+
+    def _make_env(self) -> tuple[Any, int]:
         """Build `env`; returns the shapes of an observation and the number of actions."""
         if self.on_device:
             from hotloop.envs.device import make_env, obs_shapes
 
-            self.env = own_env if own_env is not None else make_env(self.spec.env.id, self.spec.env.options)
+            own_env, env = self._own_env, self.spec.env
+            self.env = make_env(env.id, env.options) if own_env is None else own_env.device
             return obs_shapes(self.env), self.env.num_actions
         self.env = self._look_at_host_env()
         return self.env.observations.shapes, self.env.actions.size
@@ -98,11 +159,11 @@ class Player:
 
         env = self.spec.env
         alone = "sync" if env.vectorization in ("threads", "async") else env.vectorization
-        envs = open_envs(env.id, 1, env.options, alone, observe=env.observe)
+        envs = open_envs(self._trained_env_id, 1, env.options, alone, observe=env.observe)
         envs.close()
         return envs.spaces
 
-    def _choose_pipeline(self) -> tuple[str, str]:
+    def _choose_pipeline(self) -> PipelineChoice:
         spec, wanted = self.spec, self.spec.pipeline
         kind = "a device env" if self.on_device else "a Gymnasium env, stepped on the host"
         fitting = ("fused", "sync") if self.on_device else ("sync", "concurrent")
@@ -123,12 +184,13 @@ class Player:
                 f"{wanted}; leave {unserved} out"
             )
         if wanted != "auto":
-            return wanted, "as the spec says"
+            return PipelineChoice(wanted, "as the spec says")
         if self.on_device:
-            return "fused", f"the env is {kind}"
+            return PipelineChoice("fused", f"the env is {kind}")
         if setup.is_image_network(spec):
-            return "concurrent", f"the env is {kind}, and learning from images takes long enough to step meanwhile"
-        return "sync", f"the env is {kind}"
+            why = f"the env is {kind}, and learning from images takes long enough to step meanwhile"
+            return PipelineChoice("concurrent", why)
+        return PipelineChoice("sync", f"the env is {kind}")
 
     def _only_in_one_program(self) -> str | None:
         """A choice that only the fused pipeline knows, where another would run."""
@@ -145,10 +207,15 @@ class Assembly(Player):
     envs: "HostEnvs | None" = None
     pipeline: Any = None
 
-    def __init__(self, spec: Spec, own: Own | None = None) -> None:
+    def __init__(self, spec: Spec, own: Own | None = None, substitutes: Substitutes | None = None) -> None:
+        substitutes = substitutes or Substitutes()
+        if refusal := substitutes.refusal():
+            raise SpecError(refusal)
+        if substitutes.env is not None:
+            spec, own = _with_env(spec, options={}), (own or Own())._replace(env=substitutes.env)
         try:
             super().__init__(spec, own)
-            make = load_registered(PIPELINES, self.pipeline_name, "pipeline")
+            make = load_registered(PIPELINES, self.pipeline_choice.name, "pipeline")
             self.pipeline = make(self.spec, self.env if self.envs is None else self.envs, self.engine)
         except BaseException:
             self.close()
@@ -172,9 +239,24 @@ class Assembly(Player):
         from hotloop.envs.host import open_envs
 
         env = self.spec.env
-        self.envs = open_envs(env.id, env.num_envs, env.options, env.vectorization, env.info, env.observe)
+        if self._own_env is not None and self._own_env.is_instance:
+            self._refuse_several(self._own_env.name)
+        self.envs = open_envs(self._trained_env_id, env.num_envs, env.options, env.vectorization, env.info, env.observe)
         self._check_evaluation(self.envs.spaces)
         return self.envs.spaces
+
+    def _refuse_several(self, name: str) -> None:
+        """One env can be neither many nor elsewhere."""
+        env = self.spec.env
+        remedy = "give a factory, a function that makes such an env"
+        if env.num_envs != 1:
+            raise SpecError(
+                f"env is one instance of {name}, but env.num_envs is {env.num_envs}; {remedy}, or set env.num_envs to 1"
+            )
+        if env.vectorization == "async":
+            raise SpecError(f"env is one instance of {name}, which stays in this process, not async; {remedy}")
+        if self.spec.evaluation.options:
+            raise SpecError(f"env is one instance of {name}: evaluation.options are for what makes an env; {remedy}")
 
     def _check_evaluation(self, trained: "HostSpaces") -> None:
         """Refuse options of evaluations now instead of at the first one."""

@@ -68,7 +68,7 @@ def train(
             raise SpecError(str(memory.refusal()))
         return
     work = api.profile if os.environ.get("PROFILE", "").lower() in ("1", "true", "yes", "on") else api.train
-    _report(lambda reporter: work(parsed, out=out, reporter=reporter), as_json)
+    _report(lambda reporter: work(parsed, out=out or api.DEFAULT, reporter=reporter), as_json)
 
 
 @app.command()
@@ -99,7 +99,7 @@ def profile(
         print_functions(found, _console())
         return
     parsed = _read_spec(spec, set_, {"env.id": env, "stop.steps": steps, "seed": seed})
-    _report(lambda reporter: api.profile(parsed, out=out, reporter=reporter), as_json)
+    _report(lambda reporter: api.profile(parsed, out=out or api.DEFAULT, reporter=reporter), as_json)
 
 
 @app.command()
@@ -345,13 +345,13 @@ def _next_commands(run: Any) -> dict[str, str]:
     folder, result, path = RunFolder.open(run.path), run.result, shlex.quote(str(run.path))
     spec = folder.read_spec()
     trust = " --trust" if folder.doubt() and from_outside(spec) else ""
-    commands, stopped = {}, result["stopped"]
+    commands, ended_by = {}, result["stopped_by"]
     if (run.path / "best").is_dir() or (run.path / "last").is_dir():
         commands["evaluate"] = f"hotloop eval {path}" + ("" if (run.path / "best").is_dir() else " --which last")
         commands["evaluate"] += trust
-    if "SIG" in stopped:
+    if ended_by == "signal":
         commands["continue"] = f"hotloop resume {path}{trust}"
-    elif not stopped.endswith("episodes done"):  # a new end would change nothing
+    elif ended_by != "episodes":  # a new end would change nothing
         further = max(spec.stop.steps, _about_twice(int(result["env_steps"])))
         commands["continue"] = f"hotloop resume {path} --steps {further}{trust}"
     on_host = not registry.is_device_env(spec.env.id)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 import yaml
-from hotloop.engines.host_acting import _is_plain
+from hotloop.engines.policies import _is_plain
 from hotloop_process import checkpoints, finish, start
 
 import hotloop

@@ -81,11 +81,11 @@ def test_a_signal_while_compiling_ends_at_once_and_writes_nothing(tmp_path, spec
     slow_compiler = """
 import time
 from pathlib import Path
-from hotloop.driver import Driver
+from hotloop.pipelines.device_session import DeviceSession
 def compile(self):
     Path("compiling").touch()
     time.sleep(60)
-Driver._compile = compile
+DeviceSession.compile = compile
 """
     process = start(*ENDLESS, cwd=tmp_path, before=slow_compiler)
     wait_for((tmp_path / "compiling").exists, process)

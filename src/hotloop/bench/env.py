@@ -1,4 +1,4 @@
-"""Env steps per second of 256 Snakes on one core, random actions: hotloop's against the document's."""
+"""Env steps per second of 256 Snakes on one core, random actions: hotloop's against the slow baseline's."""
 
 import statistics
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from hotloop.spec.reading import load_spec
 
 NUM_ENVS = 256
 ROUNDS = 9
-HOTLOOP_STEPS, DOCUMENT_STEPS = 500, 5
+HOTLOOP_STEPS, BASELINE_STEPS = 500, 5
 """Vector steps per call: as many as take a fair fraction of a second."""
-DOCUMENT = {"basic": "off", "flood": "bfs"}
+BASELINE = {"basic": "off", "flood": "bfs"}
 
 
 def run(reporter: Reporter) -> Result:
@@ -22,18 +22,18 @@ def run(reporter: Reporter) -> Result:
     setup.start(load_spec({}))
     from hotloop.envs.snake_features import SIZES
 
-    cases = {f"document/{obs}": document_loop(flood) for obs, flood in DOCUMENT.items()}
+    cases = {f"baseline/{obs}": baseline_loop(flood) for obs, flood in BASELINE.items()}
     cases |= {f"hotloop/{obs}": hotloop_loop(obs) for obs in SIZES}
     seconds = interleave(cases, rounds=ROUNDS, reporter=reporter)
     result = Result("env", {**machine(), "envs": NUM_ENVS, "grid": 10, "actions": "random", "threads": 1})
     speed: dict[str, list[float]] = {}
     for name, times in seconds.items():
         who, _, obs = name.partition("/")
-        steps = NUM_ENVS * (DOCUMENT_STEPS if who == "document" else HOTLOOP_STEPS)
+        steps = NUM_ENVS * (BASELINE_STEPS if who == "baseline" else HOTLOOP_STEPS)
         speed[name] = [steps / second for second in times]
         row = Row(name, statistics.median(speed[name]), "steps/s")
-        if who == "hotloop" and obs in DOCUMENT:
-            row.against = f"document/{obs}"
+        if who == "hotloop" and obs in BASELINE:
+            row.against = f"baseline/{obs}"
             row.ratio, row.spread = paired_ratio(speed[name], speed[row.against])
         result.rows.append(row)
     return result
@@ -70,20 +70,20 @@ def hotloop_loop(obs: str) -> Callable[[], None]:
     return call
 
 
-def document_loop(flood: str) -> Callable[[], None]:
-    """Vector steps of the document's env; `off` leaves the flood features out, which makes it `basic`."""
+def baseline_loop(flood: str) -> Callable[[], None]:
+    """Vector steps of the slow baseline's env; `off` leaves the flood features out, which makes it `basic`."""
     import torch
 
-    from hotloop.bench.document_env import ACTIONS, DocumentSnakes
-    from hotloop.bench.document_flood import by_bfs, off
+    from hotloop.bench.slow_baseline_env import ACTIONS, SlowSnakes
+    from hotloop.bench.slow_baseline_flood import by_bfs, off
 
     torch.set_num_threads(1)
-    env = DocumentSnakes(NUM_ENVS, {"bfs": by_bfs, "off": off}[flood], seed=0)
+    env = SlowSnakes(NUM_ENVS, {"bfs": by_bfs, "off": off}[flood], seed=0)
     env.reset()
     random = torch.Generator().manual_seed(0)
 
     def call() -> None:
-        for _ in range(DOCUMENT_STEPS):
+        for _ in range(BASELINE_STEPS):
             env.step(torch.randint(0, ACTIONS, (NUM_ENVS,), generator=random))
 
     return call

@@ -96,11 +96,10 @@ def _trainer(preset: str, blocks: int, overrides: dict[str, Any]) -> tuple[Calla
     import jax.numpy as jnp
 
     from hotloop.assembly import Assembly
+    from hotloop.trial import begun
 
     spec = load_spec(preset, {"evaluation.every": 0, "stop.return_at_least": None, "stop.steps": 10**9, **overrides})
-    session: Any = Assembly(spec).session([0])
-    session.compile()
-    session.begin()
+    session: Any = begun(Assembly(spec))
     session.advance(-(-spec.replay.start // spec.block.env_steps))
     kept = getattr(session.state, "ring", None)
     if kept is not None:

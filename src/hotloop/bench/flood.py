@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.bench.document_flood import Boards, Cached, by_bfs, by_growth, by_rows_of_bits
 from hotloop.bench.measure import Result, Row, interleave, machine, paired_ratio
+from hotloop.bench.slow_baseline_flood import Boards, Cached, by_bfs, by_growth, by_rows_of_bits
 from hotloop.bench.snake_games import GRID, NUM_ENVS, STEPS, Games, Selection
 from hotloop.progress import Reporter
 from hotloop.spec.reading import load_spec
@@ -95,7 +95,7 @@ def xla_loop(pool: Sequence[Selection]) -> tuple[Callable[[], None], np.ndarray]
 
 
 def cache_errors(games: Games) -> str:
-    """How wrong the document's cache "for similar states" is, over consecutive steps of all games."""
+    """How wrong the slow baseline's cache "for similar states" is, over consecutive steps of all games."""
     cache = Cached(audit=True)
     for step in range(STEPS // 2, STEPS // 2 + CACHE_STEPS):
         cache(games.at(np.full(NUM_ENVS, step), np.arange(NUM_ENVS)).as_boards(), GRID)

@@ -121,11 +121,9 @@ def _pong(pipeline: str, num_envs: int, updates_per_step: float, threads: int, s
 
 def _session(spec: Spec) -> Any:
     from hotloop.assembly import Assembly
+    from hotloop.trial import begun
 
-    session: Any = Assembly(spec).session([0])
-    session.compile()
-    session.begin()
-    return session
+    return begun(Assembly(spec))
 
 
 def _hotloop_trainer(case: str, vector_steps: int, threads: int) -> Callable[[], int]:

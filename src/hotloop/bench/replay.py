@@ -47,6 +47,7 @@ def _priorities(result: Result, reporter: Reporter) -> None:
 
 def _trainer(sampling: dict[str, Any]) -> Callable[[], None]:
     from hotloop.assembly import Assembly
+    from hotloop.trial import begun
 
     spec = load_spec(
         {},
@@ -57,9 +58,7 @@ def _trainer(sampling: dict[str, Any]) -> Callable[[], None]:
             "replay": {"capacity": 100_000, "start": 1_000, "batch_size": 64, "sampling": sampling},
         },
     )
-    session = Assembly(spec).session([0])
-    session.compile()
-    session.begin()
+    session = begun(Assembly(spec))
     session.advance(400)
     return lambda: session.advance(BLOCKS)
 

@@ -1,4 +1,4 @@
-"""Training 256 Snakes at equal work: the document's pipeline, each of its remedies alone and together, and hotloop.
+"""Training 256 Snakes at equal work: a slow pipeline, each remedy for it alone and together, and hotloop.
 
 Whether a remedy changes what is learned is measured, not claimed: after the same env steps from the same seed, a
 hash of weights, optimiser and replay must equal the baseline's. Cheaper because it does less is marked as such, and
@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hotloop.bench.document import DISCOUNT, EPSILON_END, EPSILON_START, EPSILON_STEPS, DocumentTraining, Switches
 from hotloop.bench.flood import cache_errors
 from hotloop.bench.measure import Result, Row, machine, paired_ratio
+from hotloop.bench.slow_baseline import DISCOUNT, EPSILON_END, EPSILON_START, EPSILON_STEPS, SlowTraining, Switches
 from hotloop.bench.snake_games import Games
 from hotloop.bench.snake_picture import Curves, draw
 from hotloop.progress import Reporter
@@ -31,7 +31,7 @@ HOTLOOP_SECONDS, WARM_UP_STEPS = 1.0, 4_096
 PICTURE = Path("bench-snake.png")
 CURVE_STEPS, CURVE_EVERY, CURVE_SEEDS = 400_000, 20_000, 3
 GRADIENT_STEPS = (64, 16, 1)
-"""Per vector step of 256 envs; the document has 64 and proposes the others."""
+"""Per vector step of 256 envs; the slow baseline has 64, the others are remedies proposed for it."""
 
 EXACT, GAMES, LESS, SEES = "same result", "same work, other games", "less work", "other or wrong observations"
 
@@ -45,7 +45,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "document": Case(Switches()),
+    "baseline": Case(Switches()),
     "batched push": Case(Switches(push="batched")),
     "batched transfer": Case(Switches(transfer="batched")),
     "vectorised flood fill": Case(Switches(flood="vectorised")),
@@ -66,13 +66,13 @@ def run(reporter: Reporter) -> Result:
 
     setup.start(hotloop_spec())
     threads, thread_seconds = _choose_torch_threads()
-    trainings = {name: DocumentTraining(case.switches, audit=True) for name, case in CASES.items()}
+    trainings = {name: SlowTraining(case.switches, audit=True) for name, case in CASES.items()}
     digests = {}
     for number, (name, training) in enumerate(trainings.items()):
         training.advance(COMPARED_STEPS)
         digests[name] = training.digest()
         reporter.show(number + 1, len(trainings), {"comparing results of": name})
-    same = {name: digest == digests["document"] for name, digest in digests.items()}
+    same = {name: digest == digests["baseline"] for name, digest in digests.items()}
     early = trainings["cached flood fill"].cache
     wrong = f"{early.wrong / early.found:.2%} of its answers on young snakes, {cache_errors(Games())}"
     for training in trainings.values():
@@ -85,16 +85,16 @@ def run(reporter: Reporter) -> Result:
     advance["hotloop"] = (trainer, _steps_for(trainer, HOTLOOP_SECONDS))
     speed = _interleave(advance, reporter)
     result = Result("snake", {**machine(), **_settings(threads, thread_seconds), "same_result": same})
-    result.settings["where the document's time goes"] = ", ".join(
-        f"{stage} {share:.1%}" for stage, share in trainings["document"].shares().items()
+    result.settings["where the slow baseline's time goes"] = ", ".join(
+        f"{stage} {share:.1%}" for stage, share in trainings["baseline"].shares().items()
     )
     kinds = {"hotloop": GAMES}
     for name, speeds in speed.items():
         row = Row(name, statistics.median(speeds), "steps/s")
-        if name != "document":
-            row.against = "document"
-            row.ratio, row.spread = paired_ratio(speeds, speed["document"])
-        if name == "document":
+        if name != "baseline":
+            row.against = "baseline"
+            row.ratio, row.spread = paired_ratio(speeds, speed["baseline"])
+        if name == "baseline":
             row.note = "the baseline: eager PyTorch, a BFS on plain ints, Python loops over envs"
         elif name == "hotloop":
             row.note = "same work, its own random numbers; NaN guard on; no file is written on either side"
@@ -118,10 +118,9 @@ def run(reporter: Reporter) -> Result:
 def fused_program(spec: Spec) -> Callable[[int], None]:
     """Return `advance(env_steps)` over the fused program, after a warm-up beyond the learning start."""
     from hotloop.assembly import Assembly
+    from hotloop.trial import begun
 
-    session = Assembly(spec).session([spec.seed])
-    session.compile()
-    session.begin()
+    session = begun(Assembly(spec))
 
     def advance(env_steps: int) -> None:
         session.advance(env_steps // spec.block.env_steps)
@@ -132,7 +131,7 @@ def fused_program(spec: Spec) -> Callable[[int], None]:
 
 
 def hotloop_spec(gradient_steps: int = 64) -> Spec:
-    """The document's training as a spec; its target copy falls on whole vector steps, 1024 for its 1000."""
+    """The slow baseline's training as a spec; its target copy falls on whole vector steps, 1024 for its 1000."""
     return load_spec(
         {},
         {
@@ -196,7 +195,7 @@ def _choose_torch_threads() -> tuple[int, dict[int, float]]:
     """Time some vector steps with one thread and with all, keep the faster, and say what was seen."""
     import torch
 
-    training = DocumentTraining(Switches(flood="vectorised"))
+    training = SlowTraining(Switches(flood="vectorised"))
     training.advance(COMPARED_STEPS // 2)
     seconds: dict[int, list[float]] = {count: [] for count in {1, os.cpu_count() or 1}}
     for _ in range(3):

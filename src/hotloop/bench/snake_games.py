@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.bench.document_flood import MOVES, Boards
+from hotloop.bench.slow_baseline_flood import MOVES, Boards
 
 NUM_ENVS, STEPS, GRID = 256, 1_000, 10
 STRAIGHT_RIGHT_LEFT = (0, 1, -1)
@@ -22,7 +22,7 @@ class Games:
 
 
 class Selection:
-    """Some states, for hotloop as rows of bits, and for the document as lists of cells."""
+    """Some states, for hotloop as rows of bits, and for the slow baseline as lists of cells."""
 
     def __init__(self, states: Any) -> None:
         self.states = states
@@ -37,7 +37,7 @@ class Selection:
         return self.states.body, starts
 
     def as_boards(self) -> Boards:
-        """The same states as the document's env holds them; the body's order is lost, but for the head."""
+        """The same states as the slow baseline's env holds them; the body's order is lost, but for the head."""
         state = self.states
         taken = (state.body[:, :, None] >> np.arange(GRID)) & 1 > 0  # (N, y, x)
         env, y, x = np.nonzero(taken)

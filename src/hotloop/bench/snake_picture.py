@@ -58,7 +58,7 @@ def _draw_bars(axes: Any, rows: Sequence[Row], kinds: Mapping[str, str]) -> None
     axes.set_yticks(range(len(rows)), [row.case for row in rows])
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
-    axes.set_xlabel("env steps per second, relative to the document's pipeline (black line: quartiles)")
+    axes.set_xlabel("env steps per second, relative to the slow baseline's pipeline (black line: quartiles)")
     axes.set_title("256 Snakes with flood-fill features: what each remedy gains", loc="left")
     used = [kind for kind in COLOURS if kind in {kinds[row.case] for row in rows}]
     patches = [Patch(color=COLOURS[kind], label=kind) for kind in used]

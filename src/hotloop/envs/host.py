@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 from hotloop import registry
 from hotloop.envs.host_spaces import ShowsChosen, spaces_of
 from hotloop.envs.naming import import_registering
+from hotloop.envs.own import OwnEnvId, in_processes, one_env
 from hotloop.envs.serial import MASK, SerialEnvs
 from hotloop.errors import EnvFailed, NotFinite, SpecError
 from hotloop.experience import VectorStep
@@ -35,9 +36,9 @@ def make_vector_env(
 
     `info_keys` and `observe` are what must be there of infos and Dict observations; the rest may be.
     """
+    make = partial(env_id.make, **options) if isinstance(env_id, OwnEnvId) else None
     try:
-        spec = gym.spec(import_registering(env_id))
-        is_native = spec.vector_entry_point is not None
+        is_native = make is None and gym.spec(import_registering(env_id)).vector_entry_point is not None
         if vectorization == "native" and not is_native:
             raise SpecError(f"env.vectorization is native, but {env_id} has no vector entry point; use sync or async")
         if vectorization == "native" or (vectorization == "auto" and is_native):
@@ -48,9 +49,11 @@ def make_vector_env(
             reset_by_us = {"autoreset_mode": AutoresetMode.DISABLED, "context": "spawn"}
             wrappers: Any = [partial(_leaving_interrupts_to, process=os.getpid())]
             wrappers += [partial(ShowsChosen, observe=observe)] if observe else []
+            if make is not None:
+                return in_processes(make, num_envs, wrappers, **reset_by_us)
             return gym.make_vec(env_id, num_envs, "async", reset_by_us, wrappers, **options)
         threads = min(num_envs, os.cpu_count() or 1) if vectorization == "threads" else 1
-        return SerialEnvs(lambda: gym.make(env_id, disable_env_checker=True, **options), num_envs, info_keys, threads)
+        return SerialEnvs(make or (lambda: one_env(env_id, **options)), num_envs, info_keys, threads)
     except SpecError:
         raise
     except ModuleNotFoundError as error:
@@ -250,7 +253,7 @@ class HostEnvs:
         if goal is not None and not isinstance(goal, gym.spaces.Box | gym.spaces.MultiBinary):
             raise SpecError(f"replay.hindsight needs goals that are Box or MultiBinary; this env's are {goal}")
         try:
-            return gym.make(env_id, **options).unwrapped
+            return one_env(env_id, **options).unwrapped
         except Exception as error:  # whatever the user's own code raises
             raise SpecError(f"replay.hindsight needs one env by itself as a judge: {_said(error)}") from error
 

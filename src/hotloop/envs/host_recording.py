@@ -7,11 +7,11 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
 import numpy as np
 
 from hotloop.envs.host import open_envs
 from hotloop.envs.host_spaces import HostSpaces, observations
+from hotloop.envs.own import one_env
 from hotloop.envs.serial import MASK
 from hotloop.film import film_of
 from hotloop.spec import Spec
@@ -67,7 +67,7 @@ def _drawing_env(spec: Spec, spaces: HostSpaces) -> Any:
     _quieten_pygame()
     options, env = {**spec.env.options, **spec.evaluation.options, "render_mode": "rgb_array"}, None
     try:
-        env = gym.make(spec.env.id, disable_env_checker=True, **options)
+        env = one_env(spec.env.id, **options)
         env.reset(seed=0)
         picture = env.render()
         is_same = observations(env.observation_space, spec.env.observe).space == spaces.observations.space

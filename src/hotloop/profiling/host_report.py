@@ -4,6 +4,7 @@ import json
 from itertools import pairwise
 from typing import Any
 
+from hotloop.assembly import PipelineChoice
 from hotloop.errors import SpecError
 from hotloop.profiling import show
 from hotloop.profiling.report import course_of, of_the_run, stage, what_changed
@@ -30,7 +31,7 @@ LEARNER = ("redraw", "transfer", "update")
 
 
 def profile_host_run(
-    spec: Spec, pipeline: str, spans: Any, result: dict[str, Any], folder: RunFolder, reporter: Reporter
+    spec: Spec, pipeline: PipelineChoice, spans: Any, result: dict[str, Any], folder: RunFolder, reporter: Reporter
 ) -> dict[str, Any]:
     """Leaves profile.json, profile.png and trace.json in the run's folder."""
     rows = metrics.read(folder.metrics_file)
@@ -51,7 +52,7 @@ def profile_host_run(
     return found
 
 
-def build(spec: Spec, pipeline: str, rows: list[dict[str, Any]], result: dict[str, Any]) -> dict[str, Any]:
+def build(spec: Spec, pipeline: PipelineChoice, rows: list[dict[str, Any]], result: dict[str, Any]) -> dict[str, Any]:
     """The stages of the lines of metrics that lie after the learning start, per block of env steps."""
     train = [row for row in rows if row["kind"] == "train" and "stage_seconds" in row]
     pairs = [(a, b) for a, b in pairwise(train) if a["env_steps"] >= spec.replay.start]
@@ -59,7 +60,7 @@ def build(spec: Spec, pipeline: str, rows: list[dict[str, Any]], result: dict[st
     seconds = sum((b["env_steps"] - a["env_steps"]) / b["env_steps_per_s"] for a, b in pairs)
     blocks = steps / spec.block.env_steps
     spent = {name: sum(b["stage_seconds"][name] for _, b in pairs) for name in train[-1]["stage_seconds"]}
-    is_concurrent = pipeline.startswith("concurrent")
+    is_concurrent = pipeline.name == "concurrent"
     evaluate, log = spent.pop("evaluate"), spent.pop("log")
     beside = sum(spent[name] for name in LEARNER) if is_concurrent else 0.0
     wall = seconds + evaluate  # which the speed of a line of metrics leaves out
@@ -71,7 +72,7 @@ def build(spec: Spec, pipeline: str, rows: list[dict[str, Any]], result: dict[st
         for name, value in {**spent, "evaluate": evaluate, "log": log, "rest": rest}.items()
     ]
     report = {
-        "pipeline": pipeline,
+        "pipeline": str(pipeline),
         "stages": rows_of_stages,
         "parts": [],
         "whole_us": round(wall / blocks * 1e6, 2),

@@ -18,7 +18,7 @@ from hotloop.spec.rules import NOT_ON_POLICY, ONLY_ON_THE_HOST
 from hotloop.spec.spec import MODULE_NAME, SPEC_VERSION, Spec
 
 OWN_ENV = "own:"
-"""Begins the id of a device env that was given from Python."""
+"""Begins the id of an env that was given from Python."""
 
 
 def preset_names() -> list[str]:
@@ -96,15 +96,23 @@ def with_meaning(data: dict[str, Any]) -> dict[str, Any]:
     """Leave out what the other choices make meaningless: of a whole spec, it is nobody's mistake that it is there."""
     env = data.get("env")
     env_id = str(env.get("id", "")) if isinstance(env, dict) else ""
-    on_device = registry.is_device_env(env_id) or env_id.startswith(OWN_ENV)
+    on_device = registry.is_device_env(env_id)
     meaningless = [*(NOT_ON_POLICY if data.get("on_policy") is not None else ()), *(ONLY_ON_THE_HOST * on_device)]
+    if env_id.startswith(OWN_ENV):  # which may be either: a default says nothing
+        default = Spec().model_dump(mode="json")
+        meaningless += [path for path in ONLY_ON_THE_HOST if _field(data, path) == _field(default, path)]
     for path in meaningless:
-        *parents, last = path.split(".")
-        section: Any = data
-        for name in parents:
-            section = section.get(name) if isinstance(section, dict) else None
-        if isinstance(section, dict):
-            section.pop(last, None)
+        section, _, last = path.rpartition(".")
+        found = _field(data, section) if section else data
+        if isinstance(found, dict):
+            found.pop(last, None)
+    return data
+
+
+def _field(data: Any, path: str) -> Any:
+    """What lies at a dotted path of plain data; None where there is nothing."""
+    for name in path.split("."):
+        data = data.get(name) if isinstance(data, dict) else None
     return data
 
 

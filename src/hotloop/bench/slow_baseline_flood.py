@@ -1,4 +1,4 @@
-"""Flood fill five ways: the document's Python BFS, and the remedies it proposes or that one would try.
+"""Flood fill five ways: the slow baseline's Python BFS, and the remedies that were proposed or that one would try.
 
 Each takes the boards of N games and returns, for a move straight, right and left, how many free cells are then
 within reach (N, 3); 0 where the move is death.
@@ -25,7 +25,7 @@ class Boards(NamedTuple):
 
 
 def by_bfs(boards: Boards, grid: int) -> np.ndarray:
-    """One breadth-first search after the other, in Python, as the document has it.
+    """One breadth-first search after the other, in Python, as the slow baseline has it.
 
     On plain ints: the original searches with NumPy's, which would be slower without need.
     """
@@ -107,7 +107,7 @@ def by_rows_of_bits(boards: Boards, grid: int) -> np.ndarray:
 
 
 class Cached:
-    """The document's "cache flood-fill results for similar states": head, heading, length, direction of the food.
+    """The slow baseline's "cache flood-fill results for similar states": head, heading, length, direction of the food.
 
     Bodies that lie differently share an entry, so answers are wrong; `audit` counts how many, at the BFS's price.
     """

@@ -1,4 +1,4 @@
-"""The document's training (why were 256 vectorised Snakes slow?), with one switch per remedy it proposes.
+"""A slow training (why were 256 vectorised Snakes slow?), with one switch per remedy that was proposed for it.
 
 What is drawn at random is drawn in the same order whatever the switches say, so a remedy that only changes how
 a thing is computed must end with the same weights and the same replay: `digest()` tells.
@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from hotloop.bench.document_env import ACTIONS, FEATURES, DocumentSnakes, Flood, Outcome
-from hotloop.bench.document_flood import Cached, by_bfs, by_growth, off
-from hotloop.bench.document_replay import ArrayReplay, Batch, ListReplay, Replay
+from hotloop.bench.slow_baseline_env import ACTIONS, FEATURES, Flood, Outcome, SlowSnakes
+from hotloop.bench.slow_baseline_flood import Cached, by_bfs, by_growth, off
+from hotloop.bench.slow_baseline_replay import ArrayReplay, Batch, ListReplay, Replay
 
 HIDDEN, BATCH, CAPACITY, LEARNING_START = 128, 64, 100_000, 1_000
 DISCOUNT, LEARNING_RATE, CLIP, TARGET_EVERY = 0.99, 1e-3, 1.0, 1_000
@@ -27,7 +27,7 @@ WINDOW = 100
 
 @dataclass(frozen=True)
 class Switches:
-    """The document's own settings, and for each of its remedies a way to switch it on."""
+    """Its own settings, and for each remedy a way to switch it on."""
 
     num_envs: int = 256
     gradient_steps: int | None = None
@@ -38,7 +38,7 @@ class Switches:
     logging: bool = True
 
 
-class DocumentTraining:
+class SlowTraining:
     """DQN on N Snakes in eager PyTorch; `seconds` says where the time went."""
 
     def __init__(self, switches: Switches | None = None, *, seed: int = 0, audit: bool = False) -> None:
@@ -47,7 +47,7 @@ class DocumentTraining:
         num_envs, flood = self.switches.num_envs, self.switches.flood
         self.cache = Cached(audit=audit)
         floods: dict[str, Flood] = {"bfs": by_bfs, "vectorised": by_growth, "cached": self.cache, "off": off}
-        self.env = DocumentSnakes(num_envs, floods[flood], seed=seed)
+        self.env = SlowSnakes(num_envs, floods[flood], seed=seed)
         self.explore_random = torch.Generator().manual_seed(seed + 1)
         self.sample_random = np.random.default_rng(seed + 2)
         with torch.random.fork_rng():
@@ -144,7 +144,7 @@ class DocumentTraining:
 
 
 class Log:
-    """What the document's code keeps of episodes and losses: numbers fetched one by one, a line per 100 episodes."""
+    """What its code keeps of episodes and losses: numbers fetched one by one, a line per 100 episodes."""
 
     def __init__(self, num_envs: int) -> None:
         self.returns, self.lengths = torch.zeros(num_envs), torch.zeros(num_envs, dtype=torch.long)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from hotloop.bench.document import DocumentTraining, Switches
-from hotloop.bench.document_env import DocumentSnakes
-from hotloop.bench.document_flood import Boards, Cached, by_bfs, by_growth
+from hotloop.bench.slow_baseline import SlowTraining, Switches
+from hotloop.bench.slow_baseline_env import SlowSnakes
+from hotloop.bench.slow_baseline_flood import Boards, Cached, by_bfs, by_growth
 from hotloop.envs.snake import Snake
 
 pytestmark = pytest.mark.less_optimised
@@ -38,9 +38,9 @@ def by_both(boards: Boards, grid: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("grid", [6, 10])
-def test_the_documents_env_plays_by_the_same_rules(grid: int) -> None:
-    """Both get the same actions; hotloop's gets the food that the document's has drawn."""
-    ours, theirs = Snake(grid=grid, max_steps=60), DocumentSnakes(NUM_ENVS, by_both, seed=1, grid=grid, max_steps=60)
+def test_the_slow_env_plays_by_the_same_rules(grid: int) -> None:
+    """Both get the same actions; hotloop's gets the food that the slow baseline's has drawn."""
+    ours, theirs = Snake(grid=grid, max_steps=60), SlowSnakes(NUM_ENVS, by_both, seed=1, grid=grid, max_steps=60)
     keys = jax.random.split(jax.random.key(0), NUM_ENVS)
     step, observe = jax.jit(jax.vmap(ours.step)), jax.jit(jax.vmap(ours.observe))
     fresh, _ = jax.device_get(jax.jit(jax.vmap(ours.reset))(keys))
@@ -70,8 +70,8 @@ def test_the_documents_env_plays_by_the_same_rules(grid: int) -> None:
     assert foods > 5 * NUM_ENVS, "bodies grew"
 
 
-def test_the_last_food_wins_the_documents_game() -> None:
-    env = DocumentSnakes(1, by_both, seed=0, grid=5)
+def test_the_last_food_wins_the_slow_game() -> None:
+    env = SlowSnakes(1, by_both, seed=0, grid=5)
     env.reset()
     rows = [[(x, y) for x in (range(5) if y % 2 == 0 else range(4, -1, -1))] for y in range(5)]
     path = [cell for row in rows for cell in row]
@@ -109,7 +109,7 @@ def test_a_cache_for_similar_states_gives_wrong_features() -> None:
 
 def test_a_cache_is_right_about_a_state_it_has_seen() -> None:
     flood = Cached(audit=True)
-    env = DocumentSnakes(1, flood, seed=0)
+    env = SlowSnakes(1, flood, seed=0)
     env.reset()
     env.observe()
     assert (flood.asked, flood.found, flood.wrong) == (6, 3, 0)
@@ -120,7 +120,7 @@ def test_fewer_gradient_steps_are_another_result() -> None:
 
 
 def test_the_target_is_copied_when_a_thousand_is_passed_not_only_when_it_is_met() -> None:
-    training = DocumentTraining(Switches(num_envs=256, gradient_steps=1, flood="off"))
+    training = SlowTraining(Switches(num_envs=256, gradient_steps=1, flood="off"))
     was_copied = {}
     for _ in range(8):
         training.vector_step()
@@ -131,8 +131,8 @@ def test_the_target_is_copied_when_a_thousand_is_passed_not_only_when_it_is_met(
 
 
 @cache
-def trained(**switches: Any) -> DocumentTraining:
-    training = DocumentTraining(Switches(**{**SMALL, **switches}), audit=True)
+def trained(**switches: Any) -> SlowTraining:
+    training = SlowTraining(Switches(**{**SMALL, **switches}), audit=True)
     training.advance(COMPARED_STEPS)
     assert training.updates > 0
     return training
@@ -148,7 +148,7 @@ def _careful(obs: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return np.where(random.random(len(obs)) < 0.03, anything, wish.argmax(1))
 
 
-def _with_food(state: Any, env: DocumentSnakes) -> Any:
+def _with_food(state: Any, env: SlowSnakes) -> Any:
     return state._replace(food_x=env.foods[:, 0].int().numpy(), food_y=env.foods[:, 1].int().numpy())
 
 

@@ -1,4 +1,4 @@
-"""The document's environment: N Snakes as torch tensors on the CPU, by the rules of `hotloop.envs.snake`.
+"""The slow baseline's environment: N Snakes as torch tensors on the CPU, by the rules of `hotloop.envs.snake`.
 
 Tensor operations over all envs where the original has them (heads, collisions, rewards, features), a Python loop
 over envs where it has one (bodies, food, resets). Flood fill is given from outside.
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from hotloop.bench.document_flood import MOVES, Boards
+from hotloop.bench.slow_baseline_flood import MOVES, Boards
 
 FOOD, DEATH, STEP, TIME_OUT, SHAPING = 10.0, -10.0, -0.01, -5.0, 0.5
 START = ((0, 0), (-1, 0), (-2, 0))
@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
     score: Any
 
 
-class DocumentSnakes:
+class SlowSnakes:
     """N games on a G x G grid with three relative actions: 0 straight, 1 left, 2 right."""
 
     def __init__(self, num_envs: int, flood: Flood, *, seed: int, grid: int = 10, max_steps: int = 1000) -> None:

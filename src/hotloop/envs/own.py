@@ -1,0 +1,132 @@
+"""An env that a user brings along from Python: an instance, or a factory that makes them."""
+
+import contextlib
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+import gymnasium as gym
+from gymnasium.vector import AsyncVectorEnv, VectorEnv
+from gymnasium.wrappers import OrderEnforcing
+
+from hotloop.errors import SpecError
+from hotloop.spec.reading import OWN_ENV
+
+EXPECTED = "a section (mapping), an id, a Gymnasium env, a device env, or a function that makes one of the two"
+
+
+class OwnEnvId(str):
+    """The id of a Gymnasium env of the user's own; beside its name it knows how one is made.
+
+    It goes wherever the spec goes in this process; what is written of the spec is the name alone.
+    """
+
+    make: Callable[..., Any]
+
+    def __new__(cls, name: str, make: Callable[..., Any]) -> Self:
+        """Name it; `make(**options)` makes one."""
+        made = super().__new__(cls, f"{OWN_ENV}{name}")
+        made.make = make
+        return made
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        return str, (str(self),)
+
+
+class OwnEnv(NamedTuple):
+    """What was given, understood: `device` is a device env; else envs are made by their ids."""
+
+    name: str
+    device: Any = None
+    trained: OwnEnvId | None = None
+    """Makes the envs that are trained on."""
+    played: OwnEnvId | None = None
+    """Makes those of evaluations and recordings: of an instance copies, or an error that says why not."""
+    is_instance: bool = False
+    can_be_played: bool = True
+    """False for an instance that cannot be copied."""
+
+
+def understand(given: Any, options: dict[str, Any]) -> OwnEnv:
+    """Find out what a user gave as `env`; a factory is called once with the options, and what it made is closed."""
+    if not isinstance(given, type):
+        if isinstance(given, gym.Env):
+            return _instance(given, options)
+        if _is_device_env(given):
+            return OwnEnv(type(given).__qualname__, device=given)
+    if isinstance(given, VectorEnv) or not callable(given):
+        raise SpecError(f"env is {type(given).__qualname__}, expected {EXPECTED}")
+    try:
+        made = given(**options)
+    except Exception as error:  # whatever the user's own code raises
+        raise SpecError(f"env: {_called(given)} raised {type(error).__name__}: {error}") from error
+    if isinstance(made, gym.Env):
+        name = type(made.unwrapped).__qualname__
+        with contextlib.suppress(Exception):  # whatever the user's own code raises
+            made.close()
+        identity = OwnEnvId(name, given)
+        return OwnEnv(name, trained=identity, played=identity)
+    if _is_device_env(made):
+        return OwnEnv(type(made).__qualname__, device=made)
+    raise SpecError(f"env: {_called(given)} made {type(made).__qualname__}, expected a Gymnasium env or a device env")
+
+
+def one_env(env_id: str, **options: Any) -> Any:
+    """One Gymnasium env by its id; one of the user's own draws itself as it was made to."""
+    if not isinstance(env_id, OwnEnvId):
+        return gym.make(env_id, disable_env_checker=True, **options)
+    options.pop("render_mode", None)
+    return env_id.make(**options)
+
+
+def in_processes(make: Callable[[], Any], num_envs: int, wrappers: list[Any], **how: Any) -> AsyncVectorEnv:
+    """Envs of the user's own in processes of their own, which get `make` by cloudpickle."""
+    return AsyncVectorEnv([partial(_wrapped, make, wrappers)] * num_envs, **how)
+
+
+def _wrapped(make: Callable[[], Any], wrappers: list[Any]) -> Any:
+    env = make()
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return env
+
+
+def _instance(env: Any, options: dict[str, Any]) -> OwnEnv:
+    name = type(env.unwrapped).__qualname__
+    if options:
+        raise SpecError(f"env is one instance of {name}, which is made already: env.options are for a factory")
+
+    def copied() -> Any:
+        try:
+            return copy.deepcopy(env)
+        except Exception as error:  # whatever the user's own code raises
+            raise SpecError(
+                f"env is one instance of {name} and cannot be copied ({type(error).__name__}: {error}); give a factory"
+            ) from error
+
+    can_be_played = True
+    try:
+        copied().close()
+    except Exception:  # it cannot be copied, or its copy cannot be closed
+        can_be_played = False
+    trained, played = OwnEnvId(name, lambda: _Lent(env)), OwnEnvId(name, copied)
+    return OwnEnv(name, trained=trained, played=played, is_instance=True, can_be_played=can_be_played)
+
+
+class _Lent(OrderEnforcing[Any, Any]):
+    """The user's own instance, which stays open: whoever made it closes it."""
+
+    def close(self) -> None:
+        """Leave it open."""
+
+
+def _is_device_env(env: Any) -> bool:
+    return all(hasattr(env, name) for name in ("obs_spec", "num_actions", "reset", "step"))
+
+
+def _called(factory: Any) -> str:
+    return str(getattr(factory, "__qualname__", type(factory).__qualname__))

@@ -1,0 +1,106 @@
+"""How a run stands: what it knows beside its arrays, and what the manifest of a checkpoint says of that."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from hotloop.pipelines.session import Reading
+
+
+@dataclass
+class Standing:
+    """The last evaluation, the best one, and what is still owed."""
+
+    seeds: list[int]
+    evaluation: dict[str, Any] | None = None
+    best_return: float | None = None
+    owes_evaluation: bool = False
+    evaluations_failed: int = 0  # since the last one that did not: each attempt plays other episodes
+    goal_from: int = -1  # evaluations after this env step may end the run as solved
+
+    def facts(self, host: Reading) -> dict[str, Any]:
+        """What the manifest of a checkpoint says of it."""
+        return {
+            **counts(host),
+            "evaluation": self.evaluation,
+            "best_return": self.best_return,
+            **({"evaluation_due": True} if self.owes_evaluation else {}),
+            **({"evaluations_failed": self.evaluations_failed} if self.evaluations_failed else {}),
+            **({"goal_from": self.goal_from} if self.goal_from >= 0 else {}),
+        }
+
+    @classmethod
+    def from_facts(cls, facts: dict[str, Any], seeds: list[int]) -> Self:
+        """Take back what `facts` gave; raises ValueError for what it cannot have given."""
+        best, evaluation = facts.get("best_return"), facts.get("evaluation")
+        is_evaluation = isinstance(evaluation, dict) and _is_evaluation(evaluation, len(seeds))
+        if not (best is None or isinstance(best, int | float)) or not (evaluation is None or is_evaluation):
+            raise ValueError(f"the checkpoint's manifest has best_return {best!r} and evaluation {evaluation!r}")
+        return cls(
+            seeds,
+            evaluation,
+            best,
+            facts.get("evaluation_due") is True,
+            _whole(facts, "evaluations_failed", 0),
+            _whole(facts, "goal_from", -1),
+        )
+
+    def take(self, env_steps: int, summaries: list[dict[str, Any]], summary: dict[str, Any]) -> bool:
+        """Note an evaluation: each seed's summary and that of all; returns whether a seed has never been so good."""
+        self.owes_evaluation, self.evaluations_failed = False, 0
+        self.evaluation = {"env_steps": env_steps, **summary}
+        best = summaries[self.best_seed()]
+        mean, is_whole = best["return_mean"], "cut" not in best
+        if not is_whole or not math.isfinite(mean) or (self.best_return is not None and mean <= self.best_return):
+            return False
+        self.best_return = mean
+        return True
+
+    def is_evaluated(self, env_steps: int) -> bool:
+        """Whether the last evaluation was at this env step."""
+        return self.evaluation is not None and self.evaluation["env_steps"] == env_steps
+
+    def best_seed(self) -> int:
+        """Index of the seed that did best in the last evaluation."""
+        if len(self.seeds) == 1 or self.evaluation is None:
+            return 0
+        returns = np.array(self.evaluation["by_seed"]["return_mean"])
+        return int(np.argmax(np.nan_to_num(returns, nan=-math.inf)))
+
+    def weights_facts(self, host: Reading, index: int) -> dict[str, Any]:
+        """What the manifest of one seed's weights says."""
+        return {
+            "env_steps": int(host.steps[index]),
+            "updates": int(host.updates[index]),
+            "seed": self.seeds[index],
+            "evaluation": self.evaluation,
+        }
+
+
+def counts(host: Reading) -> dict[str, Any]:
+    """How far a run is, as every manifest says it."""
+    updates = [int(count) for count in host.updates]
+    return {"env_steps": host.env_steps, "updates": updates if len(updates) > 1 else updates[0]}
+
+
+def _whole(facts: dict[str, Any], name: str, otherwise: int) -> int:
+    """A whole number from a checkpoint's manifest, if it is there."""
+    number = facts.get(name, otherwise)
+    if type(number) is not int:
+        raise ValueError(f"the checkpoint's manifest has {name} {number!r}")
+    return number
+
+
+def _is_evaluation(found: dict[str, Any], seeds: int) -> bool:
+    """Whether all that is read from it later is there."""
+    names = ("env_steps", "return_mean", *(("return_iqm",) if seeds > 1 else ()))
+    by_seed = found.get("by_seed") if seeds > 1 else {"return_mean": [0.0]}
+    each = by_seed.get("return_mean") if isinstance(by_seed, dict) else None
+    numbers = (
+        [found.get(name) for name in names]
+        + [found.get("cut", 0)]
+        + (each if isinstance(each, list) and len(each) == seeds else [None])
+    )
+    return all(isinstance(number, int | float) for number in numbers)

@@ -104,6 +104,7 @@ def test_what_can_be_done_next_is_offered_only_where_it_makes_sense(finished):
     assert "profile" not in _offered(finished), "too few lines of metrics"
 
 
+@pytest.mark.heavy
 def test_what_is_offered_can_be_copied_and_run(hotloop, finished, tmp_path):
     folder = finished.rename(tmp_path / "my run")
     offered = [shlex.split(command)[1:] for what, command in _offered(folder).items() if what != "watch"]
@@ -197,12 +198,14 @@ def test_options_and_set_override_the_file(hotloop, tmp_path):
     assert spec.replay.capacity == 512, "what was not overridden stays"
 
 
+@pytest.mark.heavy
 def test_a_json_file_trains_the_same_as_a_yaml_file(hotloop, tmp_path, finished_once):
     (tmp_path / "tiny.json").write_text(json.dumps(TINY))
     assert hotloop("train", "tiny.json", "--out", "here").code == 0
     assert manifest(tmp_path / "here")["digests"] == manifest(finished_once)["digests"]
 
 
+@pytest.mark.heavy
 def test_another_seed_gives_another_result(hotloop, tmp_path, finished_once):
     assert hotloop("train", "tiny.yaml", "--seed", "1", "--out", "here").code == 0
     assert manifest(tmp_path / "here")["digests"]["learner"] != manifest(finished_once)["digests"]["learner"]

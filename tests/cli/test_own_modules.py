@@ -55,6 +55,7 @@ def test_it_is_found_for_training_and_again_by_the_run_of_ones_own(hotloop, here
     assert hotloop("resume", "run", "--steps", "150", "--json").json["env_steps"] >= 150
 
 
+@pytest.mark.heavy
 def test_it_is_found_by_processes_of_their_own(hotloop):
     args = ("--env", "mine:Maze-v0", *SMALL, "--set", "env.vectorization=async", "--steps", "60", "--out", "run")
     assert hotloop("train", *args, "--json").json["env_steps"] >= 60
@@ -65,6 +66,7 @@ def test_it_is_found_when_a_file_names_it(hotloop, here):
     assert hotloop("train", "maze.yaml", "--plan", "--json").json["total"] > 0
 
 
+@pytest.mark.heavy
 def test_it_is_found_when_an_env_is_only_looked_at(hotloop, here):
     assert hotloop("check-env", "mine:Maze-v0", "--json").json["is_sound"]
     found = hotloop("profile", "--env", "mine:Maze-v0", "--json").json
@@ -84,6 +86,7 @@ def test_nothing_of_the_folder_is_imported_that_was_not_named(hotloop, here):
     assert not (here / "imported").exists()
 
 
+@pytest.mark.heavy
 def test_a_run_from_elsewhere_finds_nothing_in_the_folder_unless_it_is_trusted(hotloop, here):
     assert hotloop("train", "--env", "mine:Maze-v0", *SMALL, "--steps", "60", "--out", "run").code == 0
     facts = json.loads((here / "run" / "run.json").read_text())

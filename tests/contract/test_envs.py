@@ -33,8 +33,11 @@ class Case(NamedTuple):
 # One of each registered env; of a family of envs, or of one that shows itself in several ways, a few that differ.
 CASES = [
     *(Case(name) for name in ENVS if ":" not in name),
-    *(Case("snake", (("obs", kind),)) for kind in ("enhanced", "grid")),  # the dearest features, and an image
+    Case("snake", (("obs", "grid"),)),  # an image
     Case("gymnax:CartPole-v1"),
+]
+SECOND_CASES = [
+    Case("snake", (("obs", "enhanced"),)),  # the dearest features
     Case("gymnax:FourRooms-misc"),  # integers
     Case("gymnax:Breakout-MinAtar"),  # an image
 ]
@@ -70,7 +73,7 @@ def played_by(case: Case) -> Played:
     return Played(env, jax.jit(env.reset), jax.jit(env.step), first_obs, actions, transitions)
 
 
-@pytest.fixture(params=CASES, ids=str)
+@pytest.fixture(params=[*CASES, *(pytest.param(case, marks=pytest.mark.heavy) for case in SECOND_CASES)], ids=str)
 def played(request: pytest.FixtureRequest) -> Played:
     return played_by(request.param)
 
@@ -205,6 +208,8 @@ def test_gymnaxs_cartpole_through_the_adapter_is_ours() -> None:
 
 # -- behind Gymnasium's interface ---------------------------------------------------------------------
 
+COMPILED_ABOVE = ("hotloop/CartPole-v1", "hotloop/Snake-v1", "hotloop/SnakeGrid-v1")
+
 
 @pytest.mark.filterwarnings("ignore:.*A Box observation space m.*")  # speeds have no bound
 def test_gymnasiums_own_checker_passes(played: Played) -> None:
@@ -212,7 +217,10 @@ def test_gymnasiums_own_checker_passes(played: Played) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*A Box observation space m.*")
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in COMPILED_ABOVE else pytest.param(name, marks=pytest.mark.heavy) for name in IDS],
+)
 def test_each_name_registered_with_gymnasium_makes_an_env_and_a_vector_of_them(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,7 +283,7 @@ def test_actions_that_do_not_exist_are_refused(actions: list[int]) -> None:
 def _compiled_before(env_id: str, options: dict[str, Any]) -> DeviceEnv:
     """What `make_env` makes; of equal envs the one under test above, whose functions are compiled already."""
     env = make_env(env_id, options)
-    return next((same for case in CASES if (same := played_by(case).env) == env), env)
+    return next((same for case in (*CASES, *SECOND_CASES) if (same := played_by(case).env) == env), env)
 
 
 def _kind(leaf: Any) -> tuple[Any, Any]:

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 import pytest
 import yaml
-from hotloop.engines.policies import _is_plain
 from hotloop_process import checkpoints, finish, start
 
 import hotloop
@@ -19,6 +18,7 @@ from hotloop import plugins, registry
 from hotloop.assembly import Own, _with_own_network
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.engines.jax.setup import dense_products, is_image_network
+from hotloop.engines.policies import _is_plain
 from hotloop.errors import SpecError
 from hotloop.spec import Mlp, Network, ScalarHead
 from hotloop.spec.reading import json_schema, load_spec, parse_spec, to_yaml

@@ -125,6 +125,7 @@ def test_a_damaged_spec_is_refused(hotloop, finished):
     assert hotloop("resume", "run").refusal
 
 
+@pytest.mark.heavy
 def test_torn_lines_of_metrics_do_not_stop_a_resume(hotloop, finished):
     with (finished / "metrics.jsonl").open("ab") as file:
         file.write(b"\0" * 64 + b'\n3\nnull\n\xff\xfe\n{"kind": "train", "env_st')

@@ -41,7 +41,7 @@ def session() -> Any:
     return Assembly(package.load_spec(SPEC)).session([SEED])
 
 
-@pytest.mark.parametrize("first", [40, 452])
+@pytest.mark.parametrize("first", [pytest.param(40, marks=pytest.mark.heavy), 452])
 def test_an_interrupted_run_ends_in_the_same_bits(whole: Path, tmp_path: Path, first: int) -> None:
     """Interrupted before the learning start, and amid a period after the ring has wrapped around."""
     part = package.train(SPEC, out=tmp_path / "parts", **{"stop.steps": first})

@@ -35,7 +35,12 @@ def _poisoned(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("poison", "loss", "in_a_row"), [("nan", "huber", 10), ("inf", "huber", 4), ("1e30", "mse", 4)]
+    ("poison", "loss", "in_a_row"),
+    [
+        ("nan", "huber", 10),
+        pytest.param("inf", "huber", 4, marks=pytest.mark.heavy),
+        pytest.param("1e30", "mse", 4, marks=pytest.mark.heavy),
+    ],
 )
 def test_rewards_that_stay_poisoned_stop_the_run_with_the_weights_of_before(tmp_path, poison, loss, in_a_row):
     chosen = {"env.options.poison": poison, "loss.kind": loss, "guard.skips_in_a_row": in_a_row}
@@ -109,6 +114,7 @@ def test_a_return_that_is_not_finite_is_null_in_the_json(tmp_path, monkeypatch, 
     assert metrics(tmp_path / "run", "eval")[-1]["return_mean"] is None
 
 
+@pytest.mark.heavy
 def test_a_learning_rate_far_too_high_ends_the_command_with_exit_code_1(hotloop, tmp_path):
     ran = hotloop(
         *("train", "tiny.yaml", "--out", "run", "--json", "--set", "loss.kind=mse"),

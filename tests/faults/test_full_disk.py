@@ -42,6 +42,7 @@ def test_a_full_disk_is_said_and_training_goes_on_until_there_is_room_again(hotl
     assert steps == sorted(set(steps))
 
 
+@pytest.mark.heavy
 def test_a_disk_that_takes_no_large_file_is_said_and_training_goes_on(hotloop, tmp_path):
     # As a full disk does, this limit fails the writes themselves, whoever makes them.
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))"
@@ -80,6 +81,7 @@ def read_only():
         folder.chmod(0o755)
 
 
+@pytest.mark.heavy
 def test_a_folder_that_becomes_read_only_is_said_and_training_goes_on(tmp_path, spec_file, read_only):
     often = ("--set", "log={every: 5000, checkpoint_every: 20000}", "--set", "evaluation.every=20000")
     run = tmp_path / "run"

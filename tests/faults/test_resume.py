@@ -63,6 +63,7 @@ def test_a_run_killed_and_resumed_ends_in_the_same_bits(uninterrupted):
         assert [contents(run)[name] for name in names] == [contents(folder / "whole")[name] for name in names]
 
 
+@pytest.mark.heavy
 def test_a_run_that_was_made_longer_ends_in_the_same_bits(uninterrupted):
     folder, made_by, steps = uninterrupted
     run = folder / "longer"
@@ -82,7 +83,11 @@ def test_the_digests_tell_two_different_runs_apart(uninterrupted, finished_once)
     assert [part for part in ("learner", "actor", "ring", "blocks", "all") if one[part] == other[part]] == []
 
 
-@pytest.mark.parametrize("steps", [(), ("--steps", "400")], ids=["as it was", "with an end that lies behind"])
+@pytest.mark.parametrize(
+    "steps",
+    [(), pytest.param(("--steps", "400"), marks=pytest.mark.heavy)],
+    ids=["as it was", "with an end that lies behind"],
+)
 def test_a_finished_run_is_resumed_without_harm_and_says_that_it_is_done(hotloop, finished, steps):
     before = contents(finished)
     digests = manifest(finished)["digests"]

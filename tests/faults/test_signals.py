@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 
+import pytest
 from hotloop_process import DAYS, TINY, checkpoints, finish, manifest, start, wait_for
 
 import hotloop as package
@@ -50,6 +51,7 @@ def test_ctrl_c_in_a_terminal_reaches_env_processes_too_and_still_saves(tmp_path
     assert len(checkpoints(tmp_path / "run")) == 1
 
 
+@pytest.mark.heavy
 def test_sigterm_ends_the_run_with_a_checkpoint_and_is_named_in_the_json(tmp_path, spec_file):
     process = start(*ENDLESS, "--json", cwd=tmp_path)
     wait_for(_is_training(tmp_path), process)
@@ -59,6 +61,7 @@ def test_sigterm_ends_the_run_with_a_checkpoint_and_is_named_in_the_json(tmp_pat
     assert checkpoints(tmp_path / "run") == [result["env_steps"]]
 
 
+@pytest.mark.heavy
 def test_a_second_sigint_while_a_slow_disk_takes_the_checkpoint_is_immediate(tmp_path, spec_file):
     slow_disk = """
 import time

@@ -88,7 +88,13 @@ CHOICES = {
 
 
 @pytest.mark.less_optimised
-@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("target net", "double, dueling, polyak"),
+        *(pytest.param(name, marks=pytest.mark.heavy) for name in ("vanilla", "boltzmann, mse, rmsprop")),
+    ],
+)
 def test_a_lock_is_opened_and_its_values_are_the_optimal_ones(name: str) -> None:
     spec, env = lock_spec(**CHOICES[name]), Lock()
     engine = JaxEngine(spec, jax.ShapeDtypeStruct(env.obs_spec.shape, np.float32), env.num_actions)
@@ -104,6 +110,7 @@ def test_a_lock_is_opened_and_its_values_are_the_optimal_ones(name: str) -> None
     np.testing.assert_allclose(q, optimal_q(), atol=0.05)
 
 
+@pytest.mark.less_optimised
 def test_an_env_of_ones_own_is_learned_and_played_again_from_python(tmp_path: Path) -> None:
     spec = lock_spec(evaluation={"every": 4800, "episodes": 4}, stop={"steps": 9600})
     run = hotloop.train(spec, device_env=Lock(), out=tmp_path / "run")
@@ -115,6 +122,7 @@ def test_an_env_of_ones_own_is_learned_and_played_again_from_python(tmp_path: Pa
             again(run.path)
 
 
+@pytest.mark.heavy
 def test_cartpole_balances_far_longer_after_ten_thousand_steps(tmp_path: Path) -> None:
     """Greedy episodes of untrained weights last about 10 steps, random ones 22; seeds reach 150 to 240 here."""
     run = hotloop.train("cartpole", out=tmp_path / "run", **{"stop.steps": 10_000})

@@ -237,7 +237,7 @@ def test_evaluations_and_recordings_on_the_device_take_legal_actions_only():
         assert rungs[1:] == [rung + 1 + action % 3 for rung, action in zip(rungs[:-1], best[:-1], strict=True)]
 
 
-@pytest.mark.parametrize(("pipeline", "n_step"), [("fused", 1), ("sync", 3)])
+@pytest.mark.parametrize(("pipeline", "n_step"), [("fused", 1), pytest.param("sync", 3, marks=pytest.mark.heavy)])
 def test_a_run_on_a_device_env_takes_legal_actions_only_and_stores_their_masks(pipeline, n_step):
     spec = {
         "pipeline": pipeline,
@@ -411,6 +411,7 @@ def test_targets_leave_out_illegal_actions_however_large_their_q_value(rule):
         assert abs(found) == pytest.approx(abs(expected), rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.heavy
 @pytest.mark.as_users_compile
 def test_a_masked_run_resumes_to_the_bit():
     def session():

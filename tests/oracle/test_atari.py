@@ -34,6 +34,7 @@ def test_the_vector_env_of_ale_is_used_and_shows_stacked_frames():
     envs.close()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("pipeline", ["sync", "concurrent"])
 def test_two_runs_of_pong_end_in_the_same_bits(pipeline):
     ends = []
@@ -47,6 +48,7 @@ def test_two_runs_of_pong_end_in_the_same_bits(pipeline):
     assert ends[0] == ends[1]
 
 
+@pytest.mark.less_optimised
 def test_drawn_stacks_are_those_that_were_seen_through_episode_ends():
     """Breakout with one life per episode: ends come often; every drawn stack must be one that the agent saw."""
     given = {**SMALL, "env.id": "ALE/Breakout-v5", "env.options": {"episodic_life": True, "noop_max": 0}}

@@ -106,6 +106,7 @@ def test_draws_by_a_wrong_proportion_would_be_seen() -> None:
     assert chance_of(counts, priorities * np.where(np.arange(300) % 2, 1.1, 1.0)) < BY_CHANCE
 
 
+@pytest.mark.heavy
 def test_of_a_million_equal_places_all_are_equally_likely() -> None:
     """The number of times that each is drawn is spread as it is for draws by chance, in every 16th part of a group."""
     capacity = 1_000_000
@@ -223,7 +224,7 @@ def test_a_change_may_have_any_shape_and_lower_priorities() -> None:
     assert float(device_tree.total(changed)) == expected.sum()
 
 
-@pytest.mark.parametrize("capacity", [1, 15, 16, 17, 300, 4800])
+@pytest.mark.parametrize("capacity", [1, 15, 16, 17, 300, pytest.param(4800, marks=pytest.mark.heavy)])
 def test_a_block_is_filled_wherever_it_lies(capacity: int) -> None:
     """Every position that a ring inserts at, up to the last block."""
     old = some_priorities(capacity, 3)

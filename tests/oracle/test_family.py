@@ -858,44 +858,49 @@ import jax, jax.numpy as jnp, numpy as np
 sys.path.insert(0, sys.argv[1])
 import test_family as family
 assert len(jax.devices()) == 2
-said = {}
-torso = {"hidden": [4], "activation": "tanh", "normalization": "batch"}
-for kind, torso in (("scalar", torso), ("c51", None)):
-    results = []
-    for devices in (1, 2):
-        spec = family.spec_of(family.HEADS[kind], torso, devices=devices, optimizer={"kind": "adam", "eps": 1e-3})
-        engine = family.engine_of(spec)
-        params, target = (jnp.abs(family.random_weights(engine, seed)) for seed in (1, 2))
-        state = engine.init(family.KEY)._replace(params=params, target=target)
-        args = family.random_batch(3, 3, with_legal=True), jnp.float32(0.02), family.weights_of(4, 3, family.BATCH)
-        compiled = jax.jit(engine.update).lower(state, *args).compile()
-        results.append(compiled(state, *args))
-    after = results[1][0]
-    said[kind] = {
-        "one": [np.asarray(x).tolist() for x in (results[0][0].params, *results[0][1:])],
-        "two": [np.asarray(x).tolist() for x in (after.params, *results[1][1:])],
-        "moved": float(jnp.abs(results[0][0].params - params).max()),
-        "replicated": [bool(leaf.sharding.is_fully_replicated) for leaf in jax.tree.leaves(after)],
-        "devices": [len(leaf.sharding.device_set) for leaf in jax.tree.leaves(after)],
-        "sums over devices": "all-reduce" in compiled.as_text(),
-    }
+kind, torso, results = sys.argv[2], json.loads(sys.argv[3]), []
+for devices in (1, 2):
+    spec = family.spec_of(family.HEADS[kind], torso, devices=devices, optimizer={"kind": "adam", "eps": 1e-3})
+    engine = family.engine_of(spec)
+    params, target = (jnp.abs(family.random_weights(engine, seed)) for seed in (1, 2))
+    state = engine.init(family.KEY)._replace(params=params, target=target)
+    args = family.random_batch(3, 3, with_legal=True), jnp.float32(0.02), family.weights_of(4, 3, family.BATCH)
+    compiled = jax.jit(engine.update).lower(state, *args).compile()
+    results.append(compiled(state, *args))
+after = results[1][0]
+said = {
+    "one": [np.asarray(x).tolist() for x in (results[0][0].params, *results[0][1:])],
+    "two": [np.asarray(x).tolist() for x in (after.params, *results[1][1:])],
+    "moved": float(jnp.abs(results[0][0].params - params).max()),
+    "replicated": [bool(leaf.sharding.is_fully_replicated) for leaf in jax.tree.leaves(after)],
+    "devices": [len(leaf.sharding.device_set) for leaf in jax.tree.leaves(after)],
+    "sums over devices": "all-reduce" in compiled.as_text(),
+}
 print(json.dumps(said))
 """
 
 
-def test_two_devices_make_the_step_of_one() -> None:
+@pytest.mark.parametrize(
+    ("kind", "torso"),
+    [
+        ("scalar", {"hidden": [4], "activation": "tanh", "normalization": "batch"}),
+        pytest.param("c51", None, marks=pytest.mark.heavy),
+    ],
+    ids=["scalar, batch norm", "c51"],
+)
+def test_two_devices_make_the_step_of_one(kind: str, torso: dict[str, Any] | None) -> None:
     env = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
     env |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # as this module does
-    args = [sys.executable, "-c", ON_TWO_DEVICES, str(Path(__file__).parent)]
+    args = [sys.executable, "-c", ON_TWO_DEVICES, str(Path(__file__).parent), kind, json.dumps(torso)]
     answer = subprocess.run(args, capture_output=True, text=True, timeout=300, env=env)
     assert answer.returncode == 0, answer.stderr[-2000:]
-    for kind, said in json.loads(answer.stdout.splitlines()[-1]).items():
-        for one, two in zip(said["one"], said["two"], strict=True):
-            np.testing.assert_allclose(two, one, rtol=1e-5, atol=2e-6, err_msg=kind)
-        assert said["moved"] > 1e-3
-        assert all(said["replicated"]), "state is whole on each device"
-        assert set(said["devices"]) == {2}
-        assert said["sums over devices"], "the batch is split, not done twice"
+    said = json.loads(answer.stdout.splitlines()[-1])
+    for one, two in zip(said["one"], said["two"], strict=True):
+        np.testing.assert_allclose(two, one, rtol=1e-5, atol=2e-6)
+    assert said["moved"] > 1e-3
+    assert all(said["replicated"]), "state is whole on each device"
+    assert set(said["devices"]) == {2}
+    assert said["sums over devices"], "the batch is split, not done twice"
 
 
 def test_more_devices_than_there_are_is_refused() -> None:

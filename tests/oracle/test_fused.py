@@ -70,7 +70,7 @@ class Shape(NamedTuple):
 
 ONE_ENV_RATIO_2, ONE_ENV_RATIO_QUARTER = Shape(1, 2.0, 1, 2), Shape(1, 0.25, 4, 1)
 FOUR_ENVS, TWO_ENVS, THREE_ENVS = Shape(4, 0.125, 2, 1), Shape(2, 0.75, 2, 3), Shape(3, 1 / 3, 1, 1)
-SHAPES = [ONE_ENV_RATIO_2, ONE_ENV_RATIO_QUARTER, FOUR_ENVS, TWO_ENVS]
+PARAMS = [ONE_ENV_RATIO_2, FOUR_ENVS, TWO_ENVS, pytest.param(ONE_ENV_RATIO_QUARTER, marks=pytest.mark.heavy)]
 
 
 def make_spec(shape: Shape, **more: Any) -> Spec:
@@ -132,7 +132,7 @@ def record(shape: Shape, program: Program) -> Recording:
     return Recording(shape, program, states, jax.tree.map(lambda *leaves: np.concatenate(leaves), *new))
 
 
-@pytest.fixture(scope="module", params=SHAPES, ids=str)
+@pytest.fixture(scope="module", params=PARAMS, ids=str)
 def run(request: pytest.FixtureRequest) -> Recording:
     """A recorded run of the real thing."""
     return record(request.param, plain(request.param))
@@ -144,7 +144,7 @@ def recorded_for_bits(shape: Shape) -> Recording:
     return record(shape, compiled(make_spec(shape)))
 
 
-@pytest.fixture(scope="module", params=[ONE_ENV_RATIO_2, TWO_ENVS], ids=str)
+@pytest.fixture(scope="module", params=[pytest.param(ONE_ENV_RATIO_2, marks=pytest.mark.heavy), TWO_ENVS], ids=str)
 def users_run(request: pytest.FixtureRequest) -> Recording:
     return recorded_for_bits(request.param)
 
@@ -174,7 +174,7 @@ class Telltale(JaxEngine):
         return state._replace(target=state.target + times)
 
 
-@pytest.fixture(scope="module", params=[*SHAPES, THREE_ENVS], ids=str)
+@pytest.fixture(scope="module", params=[*PARAMS, pytest.param(THREE_ENVS, marks=pytest.mark.heavy)], ids=str)
 def told(request: pytest.FixtureRequest) -> Recording:
     """A recorded run with the telltale engine."""
     return record(request.param, compiled(make_spec(request.param), Telltale))

@@ -122,10 +122,7 @@ def run(request: pytest.FixtureRequest) -> Run:
     return recorded(request.param)
 
 
-@pytest.fixture(
-    scope="module",
-    params=["2 envs, 2 steps, 3 updates", pytest.param("1 env, 2 updates", marks=pytest.mark.heavy)],
-)
+@pytest.fixture(scope="module", params=["2 envs, 2 steps, 3 updates", "1 env, 2 updates"])
 def users_run(request: pytest.FixtureRequest) -> Run:
     return recorded(request.param, "as users compile")
 
@@ -371,6 +368,7 @@ def _digests(state: FusedState) -> dict[str, str]:
     return digests(to_arrays(state))
 
 
+@pytest.mark.heavy
 @pytest.mark.as_users_compile
 def test_the_stages_one_by_one_end_in_the_same_bits(users_run: Run) -> None:
     stepwise = pipeline_of(users_run.pipeline.spec, Stepwise)
@@ -379,6 +377,7 @@ def test_the_stages_one_by_one_end_in_the_same_bits(users_run: Run) -> None:
     assert _digests(state) == _digests(users_run.states[-1])
 
 
+@pytest.mark.heavy
 @pytest.mark.as_users_compile
 def test_blocks_one_by_one_or_at_once_end_in_the_same_bits(users_run: Run) -> None:
     half = users_run.advance(users_run.states[0], jnp.int32(BLOCKS // 2))
@@ -386,6 +385,7 @@ def test_blocks_one_by_one_or_at_once_end_in_the_same_bits(users_run: Run) -> No
     assert _digests(users_run.advance(half, jnp.int32(BLOCKS - BLOCKS // 2))) == _digests(users_run.states[-1])
 
 
+@pytest.mark.heavy
 @pytest.mark.as_users_compile
 def test_a_seed_among_two_is_the_run_alone() -> None:
     """The second seed is that of the recorded run."""

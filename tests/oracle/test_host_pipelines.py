@@ -55,7 +55,14 @@ def test_sync_on_a_device_env_ends_in_the_bits_of_fused(env, num_envs):
 
 
 @pytest.mark.as_users_compile
-@pytest.mark.parametrize("replay", [{}, {"sampling": {"kind": "prioritized"}, "n_step": 3, "newest_in_batch": True}])
+@pytest.mark.parametrize(
+    "replay",
+    [
+        {"sampling": {"kind": "prioritized"}, "n_step": 3, "newest_in_batch": True},
+        pytest.param({}, marks=pytest.mark.heavy),
+    ],
+    ids=["prioritized", "uniform"],
+)
 @pytest.mark.parametrize("pipeline", ["sync", "concurrent"])
 def test_a_run_on_an_env_that_can_be_saved_resumes_to_the_bit(pipeline, replay):
     given = {"pipeline": pipeline, "env": {"id": OURS, "num_envs": 4}, "replay": {**SMALL["replay"], **replay}}
@@ -70,7 +77,11 @@ def test_a_run_on_an_env_that_can_be_saved_resumes_to_the_bit(pipeline, replay):
 
 
 @pytest.mark.as_users_compile
-@pytest.mark.parametrize("replay", [{}, {"sampling": {"kind": "prioritized"}, "n_step": 2}])
+@pytest.mark.parametrize(
+    "replay",
+    [{"sampling": {"kind": "prioritized"}, "n_step": 2}, pytest.param({}, marks=pytest.mark.heavy)],
+    ids=["prioritized", "uniform"],
+)
 def test_concurrent_is_deterministic_and_learns_one_block_later(replay):
     given = {"env": {"id": OURS, "num_envs": 4}, "replay": {**SMALL["replay"], **replay}}
     ends = []
@@ -124,7 +135,7 @@ def test_prioritised_replay_learns_from_weighted_samples_and_sets_priorities():
 def test_importance_weights_scale_the_loss_of_each_sample():
     spec = parse_spec({"network": {"torso": {"hidden": [8]}}})
     engine = JaxEngine(spec, jax.ShapeDtypeStruct((3,), np.float32), 2)
-    state = engine.init(jax.random.key(0))
+    state = jax.jit(engine.init)(jax.random.key(0))
     random = np.random.default_rng(0)
     from hotloop.experience import Item
 
@@ -135,12 +146,12 @@ def test_importance_weights_scale_the_loss_of_each_sample():
         np.full(4, 0.9, np.float32),
         random.normal(size=(4, 3)).astype(np.float32),
     )
-    frozen = engine.frozen(state.target, batch)
+    frozen = jax.jit(engine.frozen)(state.target, batch)
     weight = np.array([1.0, 0.0, 0.5, 0.25], np.float32)
-    gradient, loss, _, _ = engine.gradient(state.params, batch, frozen, weight)
+    gradient_of = jax.jit(engine.gradient)
+    gradient, loss, _, _ = gradient_of(state.params, batch, frozen, weight)
     alone = [
-        engine.gradient(state.params, *jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], (batch, frozen)))
-        for i in range(4)
+        gradient_of(state.params, *jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], (batch, frozen))) for i in range(4)
     ]
     np.testing.assert_allclose(gradient, sum(w * g for w, (g, *_) in zip(weight, alone, strict=True)) / 4, atol=1e-6)
     assert float(loss) == pytest.approx(float(sum(w * a[1] for w, a in zip(weight, alone, strict=True))) / 4, rel=1e-5)
@@ -251,6 +262,7 @@ def test_without_the_replay_a_resumed_run_collects_again_before_it_learns():
     assert 9 <= other.read().updates[0] - updates <= 12, "and nothing is caught up afterwards"
 
 
+@pytest.mark.heavy
 @pytest.mark.as_users_compile
 def test_a_run_of_envs_in_threads_or_processes_is_the_run_of_envs_one_after_the_other():
     ends = []

@@ -116,7 +116,7 @@ print(os.environ["SDL_AUDIODRIVER"])
 """
 
 
-@pytest.mark.parametrize(("chosen", "used"), [(None, "dummy"), ("disk", "disk")])
+@pytest.mark.parametrize(("chosen", "used"), [(None, "dummy"), pytest.param("disk", "disk", marks=pytest.mark.heavy)])
 def test_pygame_looks_for_no_sound_card_and_leaves_the_users_choice(chosen, used, tmp_path):
     theirs = ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR")
     others = {name: value for name, value in os.environ.items() if name not in theirs}

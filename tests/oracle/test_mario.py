@@ -74,6 +74,7 @@ def test_gymnasium_finds_nothing_to_complain_of() -> None:
     env.close()
 
 
+@pytest.mark.heavy
 def test_our_own_checker_finds_it_sound() -> None:
     report = check_env(ID, {"skip": 1, "size": 84, "stack": 4})
     assert report.is_sound, report.findings

@@ -373,6 +373,7 @@ def test_advancing_twice_equals_advancing_at_once_bit_for_bit(run: Recording) ->
     assert _digest(half) == _digest(run.states[blocks // 2]) != _digest(twice)
 
 
+@pytest.mark.heavy
 @pytest.mark.as_users_compile
 def test_two_seeds_are_each_the_run_alone_and_resume_to_the_bit() -> None:
     pipeline = build(make_spec(evaluation={"every": 0}, stop={}))

@@ -491,6 +491,7 @@ def test_blocks_steps_updates_and_target_copies_are_counted() -> None:
     assert not np.array_equal(state.learner.params, pipeline.init(jnp.uint32(0)).learner.params)
 
 
+@pytest.mark.heavy
 @pytest.mark.as_users_compile
 def test_a_run_resumed_from_its_arrays_ends_in_the_same_bits() -> None:
     _, pipeline, advance = program("gru", 1.0, 20, "as users compile")

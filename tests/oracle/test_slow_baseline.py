@@ -37,7 +37,7 @@ def by_both(boards: Boards, grid: int) -> np.ndarray:
     return counts
 
 
-@pytest.mark.parametrize("grid", [6, 10])
+@pytest.mark.parametrize("grid", [6, pytest.param(10, marks=pytest.mark.heavy)])
 def test_the_slow_env_plays_by_the_same_rules(grid: int) -> None:
     """Both get the same actions; hotloop's gets the food that the slow baseline's has drawn."""
     ours, theirs = Snake(grid=grid, max_steps=60), SlowSnakes(NUM_ENVS, by_both, seed=1, grid=grid, max_steps=60)

@@ -48,6 +48,7 @@ CASES = [
     Case(17, "grid", "absolute", start_length=3, max_steps=60, num_envs=16, steps=80),
     Case(32, "enhanced", "relative", start_length=17, max_steps=50, num_envs=12, steps=60),
 ]
+PARAMS = [pytest.param(case, marks=pytest.mark.heavy if case.kind == "enhanced" else ()) for case in CASES]
 ALL_KINDS = [CASES[2], CASES[4]]
 """Here every kind of observation is looked at, elsewhere one; the rows are of 16 bits here and of 32 there."""
 NAIVE = ("reward", "terminated", "truncated", "score", "heading", "length", "t", "food", "is_tail_bitten")
@@ -97,7 +98,7 @@ def games_of(case: Case) -> Games:
     return _replayed(env, [[begin[i] for i in row] for row in chosen], moves, seen)
 
 
-@pytest.fixture(params=CASES, ids=lambda case: f"{case.grid}-{case.kind}-{case.actions}")
+@pytest.fixture(params=PARAMS, ids=lambda case: f"{case.grid}-{case.kind}-{case.actions}")
 def games(request: pytest.FixtureRequest) -> Games:
     return games_of(request.param)
 
@@ -143,6 +144,7 @@ def test_a_step_returns_what_observe_shows() -> None:
         np.testing.assert_array_equal(games.moves.obs, games.seen[case.kind])
 
 
+@pytest.mark.heavy
 def test_the_games_have_long_bodies_traps_and_tails_out_of_reach() -> None:
     lengths = games_of(CASES[2]).naive["length"]
     grown = lengths[:, : lengths.shape[1] // 2].max()  # by eating alone: these began with three cells

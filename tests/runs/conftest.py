@@ -1,3 +1,3 @@
-from hotloop_process import finished, finished_once, hotloop, spec_file
+from hotloop_process import finished, finished_once, hotloop, hotloop_here, spec_file
 
-__all__ = ["finished", "finished_once", "hotloop", "spec_file"]
+__all__ = ["finished", "finished_once", "hotloop", "hotloop_here", "spec_file"]

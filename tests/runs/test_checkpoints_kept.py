@@ -43,6 +43,7 @@ def test_best_holds_the_weights_of_the_best_evaluation(tmp_path):
     assert manifest(run.path)["best_return"] == returns[best_step]
 
 
+@pytest.mark.heavy
 def test_the_best_stays_the_best_after_a_resume(tmp_path):
     run = hotloop.train(TINY, out=tmp_path / "run", **OFTEN, **{"seed": 5, "stop.steps": 500})
     hotloop.resume(run, steps=1000)

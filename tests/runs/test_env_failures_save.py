@@ -9,6 +9,8 @@ from hotloop_process import checkpoints, manifest
 import hotloop as package
 from hotloop.errors import EnvFailed, NotFinite, SpecError
 
+pytestmark = pytest.mark.less_optimised
+
 LENGTH, WRONG_FROM = 5, 40
 """Steps of an episode; steps of an env after which it does what `wrong` says."""
 
@@ -146,6 +148,7 @@ def test_an_env_that_cannot_be_made_for_an_evaluation_ends_the_run_saved(tmp_pat
     assert checkpoints(tmp_path / "run") == [200]
 
 
+@pytest.mark.heavy
 def test_the_command_line_says_so_in_one_line_and_exits_with_one(hotloop, tmp_path):
     args = ("train", "--env", "CartPole-v1", "--set", "env.info=[depth]", "--set", "evaluation.every=0")
     ran = hotloop(*args, "--set", "env.vectorization=sync", "--steps", "3000", "--out", "run")

@@ -15,6 +15,8 @@ from hotloop.envs.check import check_env
 from hotloop.errors import EnvFailed, NotFinite, SpecError
 from hotloop.spec.reading import parse_spec
 
+pytestmark = pytest.mark.less_optimised
+
 BOX = gym.spaces.Box(-1, 1, (2,))
 
 
@@ -105,9 +107,9 @@ def run(tmp_path_factory):
     [
         {"pipeline": "sync"},
         {"pipeline": "concurrent"},
-        {"env.vectorization": "threads"},
-        {"env.options.goals": True, "replay.hindsight": {}},
         {"env.options.wrong": "render"},
+        pytest.param({"env.vectorization": "threads"}, marks=pytest.mark.heavy),
+        pytest.param({"env.options.goals": True, "replay.hindsight": {}}, marks=pytest.mark.heavy),
     ],
     ids=str,
 )
@@ -143,7 +145,7 @@ def test_an_agent_whose_env_fails_closes_it(run):
         agent.evaluate(100)
 
 
-@pytest.mark.parametrize("vectorization", ["sync", "threads", "async"])
+@pytest.mark.parametrize("vectorization", ["sync", "threads", pytest.param("async", marks=pytest.mark.heavy)])
 def test_after_a_plan(vectorization):
     sets = ("--set", "env.num_envs=2", "--set", f"env.vectorization={vectorization}")
     ran = CliRunner().invoke(app, ["train", "--env", "Counted-v0", *sets, "--plan", "--json"])

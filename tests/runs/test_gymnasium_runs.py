@@ -42,8 +42,9 @@ gymnasium.register("Broken-v0", entry_point=Broken)
 
 
 def test_a_gymnasium_env_is_trained_on_evaluated_recorded_and_resumed(hotloop, tmp_path):
-    result = hotloop("train", "--env", "CartPole-v1", *SMALL, "--steps", "1000", "--out", "run", "--json").json
-    run = tmp_path / "run"
+    ran = hotloop("train", "--env", "CartPole-v1", *SMALL, "--steps", "1000", "--out", "run", "--json")
+    assert "pipeline: sync (the env is a Gymnasium env, stepped on the host)" in ran.err
+    result, run = ran.json, tmp_path / "run"
     assert 1000 <= result["env_steps"] < 1004
     assert result["updates_per_step"] == pytest.approx(0.25, rel=0.01)
     assert result["episodes"] > 10
@@ -59,18 +60,21 @@ def test_a_gymnasium_env_is_trained_on_evaluated_recorded_and_resumed(hotloop, t
     assert resumed["updates"] - result["updates"] == pytest.approx(150, abs=1)
 
 
+@pytest.mark.heavy
 def test_the_choice_of_the_pipeline_is_said_with_its_reason(hotloop):
     ran = hotloop("train", "--env", "FrozenLake-v1", *SMALL, "--steps", "300", "--out", "lake")
     assert ran.code == 0, ran.err
     assert "pipeline: sync (the env is a Gymnasium env, stepped on the host)" in ran.err
 
 
+@pytest.mark.heavy
 def test_two_runs_on_a_gymnasium_env_end_in_the_same_bits(hotloop, tmp_path):
     for out in ("one", "two"):
         assert hotloop("train", "--env", "CartPole-v1", *SMALL, "--steps", "600", "--out", out).code == 0
     assert manifest(tmp_path / "one")["digests"] == manifest(tmp_path / "two")["digests"]
 
 
+@pytest.mark.heavy
 def test_an_env_that_gives_nan_is_named_and_the_run_is_saved(hotloop, tmp_path):
     (tmp_path / "broken_env.py").write_text(BROKEN_ENV)
     args = ("train", "--env", "broken_env:Broken-v0", *SMALL, "--steps", "5000", "--out", "run")
@@ -80,6 +84,7 @@ def test_an_env_that_gives_nan_is_named_and_the_run_is_saved(hotloop, tmp_path):
     assert checkpoints(tmp_path / "run")[-1] == 476
 
 
+@pytest.mark.heavy
 def test_an_env_that_raises_is_built_anew_counted_and_told(hotloop, tmp_path):
     (tmp_path / "broken_env.py").write_text(BROKEN_ENV)
     args = ("--env", "broken_env:Broken-v0", "--set", "env.options.raises=true", *SMALL, "--steps", "800")
@@ -100,6 +105,7 @@ def test_an_env_that_fails_in_an_evaluation_leaves_the_run_saved(hotloop, tmp_pa
     assert checkpoints(tmp_path / "run")
 
 
+@pytest.mark.heavy
 def test_a_checkpoint_without_the_replay_is_small_and_says_so_when_resumed(hotloop, tmp_path):
     args = ("train", "--env", "CartPole-v1", *SMALL, "--set", "log.save_replay=false", "--steps", "600", "--out", "run")
     assert hotloop(*args).code == 0
@@ -108,6 +114,7 @@ def test_a_checkpoint_without_the_replay_is_small_and_says_so_when_resumed(hotlo
     assert "the checkpoint has no replay: learning goes on after 64 env steps more" in ran.err
 
 
+@pytest.mark.heavy
 def test_a_replay_that_does_not_fit_is_refused_with_the_figures_and_remedies(hotloop):
     args = ("--env", "ALE/Pong-v5", "--set", "network.torso={kind: cnn, layout: CHW}")
     small = {"HOTLOOP_MEMORY_LIMIT": str(500 << 20)}
@@ -144,5 +151,5 @@ def test_a_replay_that_does_not_fit_is_refused_with_the_figures_and_remedies(hot
         (["--env", "nowhere:Thing-v0"], "nowhere"),
     ],
 )
-def test_what_cannot_be_trained_on_is_refused(hotloop, args, said):
-    assert said in hotloop("train", *args).refusal
+def test_what_cannot_be_trained_on_is_refused(hotloop_here, args, said):
+    assert said in hotloop_here("train", *args).refusal

@@ -117,7 +117,7 @@ def outcome(run):
     return [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
 
 
-@pytest.mark.parametrize("steps", [500, 400], ids=["amid the run", "at its end"])
+@pytest.mark.parametrize("steps", [500, pytest.param(400, marks=pytest.mark.heavy)], ids=["amid the run", "at its end"])
 def test_an_interrupted_evaluation_is_given_up_and_made_up_for(tmp_path, steps):
     whole = hotloop.train(SPEC, out=tmp_path / "whole", **{"stop.steps": steps})
     parts = hotloop.train(SPEC, out=tmp_path / "parts", reporter=Impatient(), **{"stop.steps": steps})

@@ -37,8 +37,13 @@ def outcome(path):
     return {row["env_steps"]: {name: value for name, value in row.items() if name not in TIMES} for row in rows}
 
 
-@pytest.mark.parametrize("pipeline", ["sync", "concurrent"])
-@pytest.mark.parametrize("how", ["power", "SIGINT"])
+@pytest.mark.parametrize(
+    ("how", "pipeline"),
+    [
+        *(("power", "sync"), ("SIGINT", "concurrent")),
+        *(pytest.param(*both, marks=pytest.mark.heavy) for both in (("power", "concurrent"), ("SIGINT", "sync"))),
+    ],
+)
 def test_a_run_interrupted_amid_a_log_period_logs_what_an_uninterrupted_one_does(tmp_path, how, pipeline):
     own = {**OWN, "pipeline": pipeline}
     whole = hotloop.train(SPEC, out=tmp_path / "whole", **own)

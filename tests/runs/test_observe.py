@@ -17,6 +17,8 @@ from hotloop.envs.host_spaces import observations
 from hotloop.errors import SpecError
 from hotloop.spec.reading import load_spec
 
+pytestmark = pytest.mark.less_optimised
+
 LENGTH = 5
 KEYS = ("image", "direction")
 
@@ -135,8 +137,14 @@ def _vector(how, observe):
     return make_vector_env("Wordy-v0", 2, {}, how, observe=observe)
 
 
-@pytest.mark.parametrize("how", [*AutoresetMode, "sync", "async"], ids=str)
-@pytest.mark.parametrize("observe", [("image", "direction"), ("direction",)], ids=str)
+@pytest.mark.parametrize(
+    ("observe", "how"),
+    [
+        *((observe, how) for observe in (KEYS, ("direction",)) for how in (*AutoresetMode, "sync")),
+        *(pytest.param(observe, "async", marks=pytest.mark.heavy) for observe in (KEYS, ("direction",))),
+    ],
+    ids=str,
+)
 def test_every_kind_of_vector_env_shows_the_chosen_parts_and_their_last_ones(how, observe):
     envs = HostEnvs(_vector(how, observe), observe=observe)
     obs = envs.reset(0)
@@ -192,6 +200,7 @@ def test_predict_says_what_is_wrong_with_an_observation(agent, obs, said):
         agent.predict(obs)
 
 
+@pytest.mark.heavy
 def test_one_key_alone_is_seen_without_its_name_so_that_an_image_goes_to_a_cnn(tmp_path):
     torso = {"kind": "cnn", "channels": [2], "kernels": [3], "strides": [2], "hidden": [8]}
     overrides = {"network.torso": torso, "stop.steps": 60, "evaluation.every": 0}
@@ -214,6 +223,7 @@ def test_the_check_of_an_env_looks_at_the_chosen_parts():
     assert any(text.endswith("(seen: image, direction)") for _, text in report.findings)
 
 
+@pytest.mark.heavy
 def test_the_command_that_checks_an_env_takes_it_too(hotloop, tmp_path):
     (tmp_path / "mission.py").write_text(Path(__file__).read_text())
     found = hotloop("check-env", "mission:Mission-v0", "--set", "env.observe=[direction]", "--json")

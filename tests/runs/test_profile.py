@@ -83,13 +83,18 @@ def test_the_fused_block_is_timed_as_it_runs(hotloop, tmp_path):
         assert (target["us_per_block"] > 0) == (rule == "double")
 
 
-def test_a_run_that_never_learns_has_no_profile(hotloop, tmp_path):
+def test_a_run_too_short_to_learn_is_refused(hotloop):
     assert "nothing to profile" in hotloop("profile", "tiny.yaml", "--steps", "50").refusal
+
+
+@pytest.mark.heavy
+def test_a_run_that_never_learns_has_no_profile(hotloop):
     ran = hotloop("profile", "tiny.yaml", "--set", "replay.start=512", "--set", "stop.episodes=1", "--json")
     assert "profile" not in ran.json
     assert "before learning began" in ran.err
 
 
+@pytest.mark.heavy
 def test_a_profile_that_cannot_be_written_is_still_told(hotloop, tmp_path):
     (tmp_path / "run" / "profile.json").mkdir(parents=True)
     before = "from hotloop.runs import folder; folder.RunFolder.choose = classmethod(lambda c, s, o: c(o))"
@@ -98,6 +103,7 @@ def test_a_profile_that_cannot_be_written_is_still_told(hotloop, tmp_path):
     assert [row["stage"] for row in ran.json["profile"]["stages"]] == STAGES
 
 
+@pytest.mark.heavy
 def test_a_training_is_profiled_on_a_terminal_when_the_environment_says_so(tmp_path, spec_file):
     import os
     import pty
@@ -187,11 +193,16 @@ def test_the_functions_of_a_python_env_are_named_by_the_time_they_take(hotloop, 
     ("args", "said"),
     [
         (["--env", "NoSuchEnv-v0"], "NoSuchEnv"),
-        (["--env", "no_such_module:Thing-v0"], "no_such_module"),
         (["--env", "slow_env:Slow-v0", "--set", "env.options.broken=true"], "ZeroDivisionError"),
-        (["--env", "slow_env:Slow-v0", "--set", "env.options.unknown=3"], "unknown"),
-        (["--env", "slow_env:Slow-v0", "--set", "replay.start=3"], "replay.start has no meaning here"),
         (["--env", "slow_env:Slow-v0", "--steps", "3"], "--steps has no meaning here"),
+        *(
+            pytest.param(["--env", *args], said, marks=pytest.mark.heavy)
+            for args, said in (
+                (["no_such_module:Thing-v0"], "no_such_module"),
+                (["slow_env:Slow-v0", "--set", "env.options.unknown=3"], "unknown"),
+                (["slow_env:Slow-v0", "--set", "replay.start=3"], "replay.start has no meaning here"),
+            )
+        ),
     ],
 )
 def test_an_env_that_cannot_be_stepped_is_refused(hotloop, tmp_path, args, said):
@@ -210,7 +221,7 @@ def test_a_host_run_too_short_for_a_profile_is_refused_before_it_is_trained(hotl
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("pipeline", ["sync", "concurrent"])
+@pytest.mark.parametrize("pipeline", ["sync", pytest.param("concurrent", marks=pytest.mark.heavy)])
 def test_a_host_run_is_profiled_by_its_own_spans_to_the_same_bits(hotloop, tmp_path, pipeline):
     small = (
         *("--env", "CartPole-v1", "--pipeline", pipeline, "--steps", "1500"),

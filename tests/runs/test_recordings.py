@@ -10,6 +10,8 @@ import hotloop
 from hotloop.film import MOST_PER_SECOND, MOST_SECONDS, PAUSE_SECONDS, film_of
 from hotloop.pipelines import device_play
 
+pytestmark = pytest.mark.less_optimised
+
 
 class Endless(gym.Env):
     """Never ends, and counts how often it was drawn."""
@@ -60,7 +62,12 @@ def recorded(tmp_path, **options):
 @pytest.mark.filterwarnings("ignore:.*render_mode")
 @pytest.mark.parametrize(
     ("options", "steps", "fps"),
-    [({"fps": 10}, 189, 10), ({"fps": 50}, 948, 25), ({"fps": None}, 568, 15), ({"image": True}, 284, 15)],
+    [
+        ({"fps": 10}, 189, 10),
+        ({"fps": 50}, 948, 25),
+        ({"fps": None}, 568, 15),
+        pytest.param({"image": True}, 284, 15, marks=pytest.mark.heavy),
+    ],
     ids=["as it is", "every second step", "without a speed", "of what it sees"],
 )
 def test_a_recording_of_an_endless_episode_is_twenty_seconds_long(tmp_path, options, steps, fps):
@@ -77,6 +84,7 @@ def test_a_recording_of_an_endless_episode_is_twenty_seconds_long(tmp_path, opti
     assert MOST_SECONDS - 2.5 <= seconds <= MOST_SECONDS * 1.01, "GIFs know hundredths of a second"
 
 
+@pytest.mark.heavy
 def test_a_recording_on_the_device_is_as_short(tmp_path, monkeypatch):
     run = hotloop.train(TINY, out=tmp_path / "run", **{"stop.steps": 80, "evaluation.every": 0})
     asked = []

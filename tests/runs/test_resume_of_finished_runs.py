@@ -1,11 +1,13 @@
 """A run that has reached its goal or its end: what a resume does with and without a new end."""
 
 import os
+import shutil
 
 import pytest
 from hotloop_process import TINY, checkpoints, manifest, metrics
 
 import hotloop
+from hotloop.api import Run
 from hotloop.progress import Silent
 
 GOAL = {"stop.return_at_least": 2}
@@ -33,12 +35,24 @@ class Noting(Silent):
             raise RuntimeError("the power is gone")
 
 
-@pytest.fixture(params=SPECS)
-def solved(request, tmp_path):
-    run = hotloop.train(SPECS[request.param], out=tmp_path / "run", **GOAL)
+@pytest.fixture(scope="module", params=SPECS)
+def solved_once(request, tmp_path_factory):
+    """A run that has reached its goal; not to be changed."""
+    run = hotloop.train(SPECS[request.param], out=tmp_path_factory.mktemp("solved") / "run", **GOAL)
     assert run.stopped.startswith("solved: ")
     assert run.env_steps == 400
     return run
+
+
+@pytest.fixture
+def solved(solved_once, tmp_path):
+    """A copy of it, to be changed at will."""
+    return Run(shutil.copytree(solved_once.path, tmp_path / "run"), solved_once.result)
+
+
+host_is_heavy = pytest.mark.parametrize(
+    "solved_once", ["device", pytest.param("host", marks=pytest.mark.heavy)], indirect=True
+)
 
 
 def test_a_solved_run_with_a_new_end_goes_on_until_it_is_solved_again(solved, tmp_path):
@@ -50,6 +64,7 @@ def test_a_solved_run_with_a_new_end_goes_on_until_it_is_solved_again(solved, tm
     assert manifest(longer.path)["digests"] == manifest(left_alone.path)["digests"]
 
 
+@host_is_heavy
 def test_the_new_end_is_written_down(solved):
     hotloop.resume(solved, steps=600)
     assert hotloop.load_spec(solved.path / "spec.yaml").stop.steps == 600
@@ -58,6 +73,7 @@ def test_the_new_end_is_written_down(solved):
     assert sorted(path.name for path in solved.path.iterdir() if "writing" in path.name) == []
 
 
+@host_is_heavy
 def test_a_later_plain_resume_goes_on_to_the_new_end(solved):
     """Also when nothing but the resume itself had happened before the power went."""
     with pytest.raises(RuntimeError, match="the power is gone"):
@@ -67,6 +83,7 @@ def test_a_later_plain_resume_goes_on_to_the_new_end(solved):
     assert plain.env_steps == 700
 
 
+@host_is_heavy
 def test_a_solved_run_without_a_new_end_says_that_it_is_finished_and_how_to_go_on(solved):
     reporter = Noting()
     before = manifest(solved.path)
@@ -83,6 +100,11 @@ def test_a_run_at_its_end_says_so_too(tmp_path):
     reporter = Noting()
     hotloop.resume(run, reporter=reporter)
     assert any("is finished (200 env steps done); go on with" in line for line in reporter.said)
+
+
+@pytest.mark.heavy
+def test_a_run_that_has_played_its_episodes_says_so_too(tmp_path):
+    reporter = Noting()
     episodes = hotloop.train(TINY, out=tmp_path / "episodes", **{"stop.episodes": 3})
     hotloop.resume(episodes, reporter=reporter)
     assert "its spec ends it after 3 episodes (stop.episodes)" in reporter.said[-1]

@@ -107,6 +107,7 @@ def test_nothing_temporary_is_left_behind(finished_once):
     assert not [name for name in names if name.startswith(".") or name.endswith((".old", ".tmp"))]
 
 
+@pytest.mark.heavy
 def test_two_runs_started_within_the_same_second_get_folders_of_their_own(tmp_path, spec_file):
     same_second = "import time; time.strftime = lambda *_: '20300101-000000'"
     both = [start("train", "tiny.yaml", "--steps", "200", "--json", cwd=tmp_path, before=same_second) for _ in "ab"]

@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+from hotloop_process import TINY
 
 import hotloop
 from hotloop.clock import Clock
@@ -12,10 +13,8 @@ from hotloop.pipelines.session import Reading
 from hotloop.runs import metrics
 
 SPEC = {
-    "env": {"id": "cartpole", "num_envs": 4},
-    "network": {"torso": {"hidden": [8]}},
-    "replay": {"capacity": 1000, "start": 100, "batch_size": 8},
-    "evaluation": {"every": 1000, "episodes": 2, "max_steps": 20},
+    **TINY,  # which other tests have compiled
+    "evaluation": {**TINY["evaluation"], "every": 1000},
     "stop": {"steps": 2000},
     "log": {"every": 100, "checkpoint_every": 700},
 }

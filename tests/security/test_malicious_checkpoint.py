@@ -229,7 +229,7 @@ def test_facts_of_the_wrong_kind_are_refused(hotloop, newest, facts):
     assert name in hotloop("resume", "run", "--steps", "1200").refusal
 
 
-@pytest.mark.parametrize("name", ["arrays.safetensors", "manifest.json"])
+@pytest.mark.parametrize("name", ["arrays.safetensors", pytest.param("manifest.json", marks=pytest.mark.heavy)])
 def test_a_pipe_in_place_of_a_file_does_not_hang(hotloop, newest, name):
     (newest / name).unlink()
     os.mkfifo(newest / name)

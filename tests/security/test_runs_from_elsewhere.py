@@ -101,7 +101,14 @@ def test_where_a_run_was_made_counts_only_if_the_module_lay_there(own_run, tmp_p
     assert RunFolder.open(tmp_path / "installed").made_in == ""
 
 
-@pytest.mark.parametrize("command", [["eval", "run", "--episodes", "1"], ["resume", "run", "--steps", "250"]], ids=str)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["eval", "run", "--episodes", "1"],
+        pytest.param(["resume", "run", "--steps", "250"], marks=pytest.mark.heavy),
+    ],
+    ids=str,
+)
 def test_a_run_of_ones_own_needs_no_word(beside, command):
     ran = finish(start(*command, cwd=beside.parent))
     assert ran.code == 0, ran.err

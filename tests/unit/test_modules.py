@@ -290,6 +290,7 @@ def own_on_a_preset(preset: str, folder: Path, **more: Any) -> Any:
     return hotloop.train(preset, network=QNetwork(), out=folder / "run", **small, **replay, **more)
 
 
+@pytest.mark.heavy
 def test_what_a_presets_head_did_is_left_out_with_a_word_and_epsilon_explores(tmp_path: Path) -> None:
     said = (
         "one Q-value per action; left out of this spec's head: c51's distribution, dueling, noise; where noise "
@@ -307,12 +308,14 @@ def test_what_a_presets_head_did_is_left_out_with_a_word_and_epsilon_explores(tm
     assert resumed.env_steps == 320
 
 
+@pytest.mark.heavy
 def test_exploration_that_is_given_is_kept(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="dueling, noise$"):
         run = own_on_a_preset("rainbow", tmp_path, **{"exploration.epsilon": 0.0})
     assert hotloop.load_spec(run.path / "spec.yaml").exploration_schedule.value == 0.0
 
 
+@pytest.mark.heavy
 def test_a_preset_with_a_plain_head_is_trained_without_a_word(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -349,7 +349,7 @@ def _next_commands(run: Any) -> dict[str, str]:
     if (run.path / "best").is_dir() or (run.path / "last").is_dir():
         commands["evaluate"] = f"hotloop eval {path}" + ("" if (run.path / "best").is_dir() else " --which last")
         commands["evaluate"] += trust
-    if ended_by == "signal":
+    if ended_by in ("signal", "callback"):
         commands["continue"] = f"hotloop resume {path}{trust}"
     elif ended_by != "episodes":  # a new end would change nothing
         further = max(spec.stop.steps, _about_twice(int(result["env_steps"])))

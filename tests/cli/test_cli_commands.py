@@ -86,14 +86,14 @@ def test_train_without_json_tells_a_person_where_everything_is(hotloop):
 
 def _offered(folder, **result):
     """Commands that are offered at the end of a run of 1,000 env steps, by what they are for."""
-    return _next_commands(Run(folder, {"stopped": "1,000 env steps done", "env_steps": 1000, **result}))
+    return _next_commands(Run(folder, {"stopped_by": "steps", "env_steps": 1000, **result}))
 
 
 def test_what_can_be_done_next_is_offered_only_where_it_makes_sense(finished):
     assert list(_offered(finished)) == ["evaluate", "continue", "profile", "watch"]
-    assert _offered(finished, stopped="stopped by SIGINT")["continue"].endswith("run")
-    assert "--steps" in _offered(finished, stopped="solved: mean return 480.0 >= 475")["continue"]
-    assert "continue" not in _offered(finished, stopped="50 episodes done")
+    assert _offered(finished, stopped_by="signal")["continue"].endswith("run")
+    assert "--steps" in _offered(finished, stopped_by="goal")["continue"]
+    assert "continue" not in _offered(finished, stopped_by="episodes")
     assert "profile" not in _offered(finished, profile={})
     shutil.rmtree(finished / "best")
     assert _offered(finished)["evaluate"].endswith("--which last")

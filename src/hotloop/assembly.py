@@ -11,7 +11,7 @@ from hotloop.replay.plan import MemoryPlan, available_host_memory
 from hotloop.spec import EpsilonGreedy, Network, Spec
 from hotloop.spec.network import NOISE
 from hotloop.spec.reading import OWN_ENV, given, parse_spec
-from hotloop.spec.rules import only_on_the_host
+from hotloop.spec.rules import is_set, only_on_the_host
 
 if TYPE_CHECKING:
     from hotloop.envs.host import HostEnvs
@@ -132,6 +132,8 @@ class Player:
 
         self._own_env = found = understand(own.env, spec.env.options)
         spec = _with_env(spec, id=found.played or f"{OWN_ENV}{found.name}")
+        if found.is_instance and not is_set(spec, "env.num_envs"):
+            spec = _with_env(spec, num_envs=1)
         if not found.can_be_played:
             spec, said = _never_evaluated(spec)
             self.notices += said

@@ -57,7 +57,8 @@ def play_on_host(
 ) -> Episodes:
     """Greedy episodes of a Gymnasium env, on envs of their own; the arguments are those of `play`."""
     env, options = spec.env, {**spec.env.options, **spec.evaluation.options}
-    envs = open_envs(env.id, min(episodes, MOST_HOST_ENVS), options, env.vectorization, env.info, env.observe)
+    most = env.num_envs if env.vectorization == "async" else MOST_HOST_ENVS  # starting processes takes long
+    envs = open_envs(env.id, min(episodes, most, MOST_HOST_ENVS), options, env.vectorization, env.info, env.observe)
     if env.action_mask:
         envs.mask_actions(env.id)
     try:

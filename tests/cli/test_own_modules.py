@@ -97,3 +97,7 @@ def test_a_run_from_elsewhere_finds_nothing_in_the_folder_unless_it_is_trusted(h
     assert contents(here) == before
     assert hotloop("eval", "run", "--episodes", "1", "--trust").code == 0
     assert (here / "imported").exists()
+
+
+def test_an_id_that_is_nearly_right_is_told_with_its_module(hotloop):
+    assert "did you mean 'mine:Maze-v0'?" in hotloop("train", "--env", "mine:Mazze-v0").refusal

@@ -191,3 +191,10 @@ def test_two_factories_of_the_same_name_are_two_envs():
 def test_a_spec_keeps_the_way_to_make_its_env_when_it_is_copied():
     agent = hotloop.train(SPEC, out=None, env=Maze).agent
     assert copy.deepcopy(agent.spec).env.id.make is Maze
+
+
+def test_one_env_is_one_unless_it_is_said_otherwise():
+    env, spec = Maze(), {name: section for name, section in SPEC.items() if name != "env"}
+    run = hotloop.train(spec, out=None, env=env)
+    assert (run.agent.spec.env.num_envs, env.steps) == (1, 120)
+    env.close()

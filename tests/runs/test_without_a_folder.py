@@ -67,8 +67,8 @@ def test_it_is_the_run_it_would_be_in_a_folder(kept):
     in_folder, in_memory = kept
     for which in ("best", "last"):
         one, other = (hotloop.load(run, which=which) for run in kept)
-        assert np.array_equal(one.params, other.params)
-    assert np.array_equal(in_memory.agent.params, hotloop.load(in_folder).params)
+        assert np.array_equal(one.weights, other.weights)
+    assert np.array_equal(in_memory.agent.weights, hotloop.load(in_folder).weights)
     times = {name for name in in_folder.result if "second" in name or name.endswith("_per_s")} | {"run"}
     of = [{name: value for name, value in run.result.items() if name not in times} for run in kept]
     assert of[0] == of[1]
@@ -79,7 +79,7 @@ def test_without_evaluations_the_agent_has_the_last_weights():
     run = hotloop.train(TINY, out=None, **{"evaluation.every": 0, "stop.steps": 200})
     with pytest.warns(RuntimeWarning, match="no best weights"):
         agent = hotloop.load(run)
-    assert np.array_equal(agent.params, hotloop.load(run, which="last").params)
+    assert np.array_equal(agent.weights, hotloop.load(run, which="last").weights)
     with pytest.raises(SpecError, match="there are no 'best' weights; this run has last"):
         hotloop.load(run, which="best")
 
@@ -91,7 +91,7 @@ def test_it_can_be_seen_elsewhere(kept):
 
 def test_each_seed_is_there():
     run = hotloop.train(TINY, out=None, seeds=2, **{"stop.steps": 200})
-    first, second = (hotloop.load(run, which=f"seed-{seed}").params for seed in (0, 1))
+    first, second = (hotloop.load(run, which=f"seed-{seed}").weights for seed in (0, 1))
     assert not np.array_equal(first, second)
 
 
@@ -134,4 +134,4 @@ def test_by_default_a_run_goes_to_a_folder_of_its_own(tmp_path, monkeypatch):
     run = hotloop.train(TINY, **{"stop.steps": 80})
     assert run.path.parent == run.path.parent.parent / "runs"
     assert run.path.name.startswith("tiny-")
-    assert np.array_equal(run.agent.params, hotloop.load(run.path).params)
+    assert np.array_equal(run.agent.weights, hotloop.load(run.path).weights)

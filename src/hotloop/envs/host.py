@@ -4,8 +4,10 @@ All three of Gymnasium's autoreset modes come out the same: `final_obs` is the s
 next step starts from, and a step in which an env was only reset is not `valid`: nothing was done in it.
 """
 
+import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -47,11 +49,11 @@ def make_vector_env(
             # Reset by us: with SAME_STEP Gymnasium keeps the last observation of an env that reuses its array, and
             # the reset then overwrites it.
             reset_by_us = {"autoreset_mode": AutoresetMode.DISABLED, "context": "spawn"}
-            wrappers: Any = [partial(_leaving_interrupts_to, process=os.getpid())]
-            wrappers += [partial(ShowsChosen, observe=observe)] if observe else []
-            if make is not None:
-                return in_processes(make, num_envs, wrappers, **reset_by_us)
-            return gym.make_vec(env_id, num_envs, "async", reset_by_us, wrappers, **options)
+            wrappers: Any = [partial(ShowsChosen, observe=observe)] if observe else []
+            with _interrupts_held_back():
+                if make is not None:
+                    return in_processes(make, num_envs, wrappers, **reset_by_us)
+                return gym.make_vec(env_id, num_envs, "async", reset_by_us, wrappers, **options)
         threads = min(num_envs, os.cpu_count() or 1) if vectorization == "threads" else 1
         return SerialEnvs(make or (lambda: one_env(env_id, **options)), num_envs, info_keys, threads)
     except SpecError:
@@ -65,7 +67,9 @@ def make_vector_env(
         ) from None
     except gym.error.UnregisteredEnv:
         ours = f"known: {', '.join(registry.ENVS)}, and any Gymnasium id (module:Id imports the module first)"
-        hint = registry.nearest(env_id, [*registry.ENVS, *gym.registry], otherwise=ours)
+        module = env_id.rpartition(":")[0]
+        known = [f"{module}:{each}" for each in gym.registry] if module else [*registry.ENVS, *gym.registry]
+        hint = registry.nearest(env_id, known, otherwise=ours)
         raise SpecError(f"env.id: unknown env '{env_id}'; {hint}") from None
     except Exception as error:  # whatever the user's own code raises
         raise SpecError(f"env.id {env_id}: {type(error).__name__}: {error}") from error
@@ -357,11 +361,20 @@ class HostEnvs:
                 raise NotFinite(f"env {int(np.flatnonzero(bad_N)[0])} gave an observation{where} that is not finite")
 
 
-def _leaving_interrupts_to(env: Any, process: int) -> Any:
-    """The env as it is; in a process of its own, Ctrl-C is left to `process`, which saves the run and then ends it."""
-    if os.getpid() != process:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return env
+@contextlib.contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Processes that are started within never see Ctrl-C, which is left to this one: it saves the run and ends them.
+
+    They inherit what is blocked here meanwhile; an interrupt that comes in between is delivered afterwards.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _said(error: Exception) -> str:

@@ -215,7 +215,8 @@ class Evaluation(Section):
     every: int = Field(default=10_000, ge=0)
     """Env steps between evaluations, and one at the end; 0 switches evaluation off."""
     episodes: PositiveInt = 100
-    """Episodes per evaluation, one per environment, all at once; on the host up to 16 environments share them."""
+    """Episodes per evaluation, one per environment, all at once; on the host up to 16 environments share them, and of
+    those in processes (`vectorization: async`) no more than `env.num_envs`."""
     max_steps: PositiveInt = 100_000
     """Steps after which an endless episode counts as it stands."""
     max_share: float = Field(default=5.0, gt=0)

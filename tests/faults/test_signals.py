@@ -3,11 +3,13 @@
 import os
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 from hotloop_process import DAYS, TINY, checkpoints, finish, manifest, start, wait_for
 
 import hotloop as package
+from hotloop.envs.host import make_vector_env
 from hotloop.progress import Silent
 
 ENDLESS = (
@@ -129,3 +131,16 @@ def test_training_in_a_thread_leaves_signals_alone(tmp_path):
     assert runs
     assert runs[0].env_steps == 200
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_processes_of_envs_never_see_an_interrupt_and_this_one_still_does():
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    envs = make_vector_env("CartPole-v1", 2, {}, "async")
+    try:
+        for process in envs.processes:
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            mask = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
+            assert mask & (1 << (signal.SIGINT - 1))
+    finally:
+        envs.close()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked

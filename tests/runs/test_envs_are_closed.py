@@ -1,9 +1,7 @@
 """Every Gymnasium env that is opened is closed again: after a run, a plan, a load, a recording and any refusal."""
 
 import multiprocessing
-import signal
 import threading
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +12,6 @@ import hotloop
 from hotloop.assembly import Assembly
 from hotloop.cli import app
 from hotloop.envs.check import check_env
-from hotloop.envs.host import make_vector_env
 from hotloop.errors import EnvFailed, NotFinite, SpecError
 from hotloop.spec.reading import parse_spec
 
@@ -222,16 +219,3 @@ def test_an_assembly_may_be_closed_twice():
     with Assembly(parse_spec(SPEC)) as assembly:
         assert Counted.open_now == 4
         assembly.close()
-
-
-def test_processes_of_envs_never_see_an_interrupt_and_this_one_still_does():
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    envs = make_vector_env("CartPole-v1", 2, {}, "async")
-    try:
-        for process in envs.processes:
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            mask = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
-            assert mask & (1 << (signal.SIGINT - 1))
-    finally:
-        envs.close()
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked

@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Iterator
 from functools import partial
+from multiprocessing import resource_tracker
 from typing import Any
 
 import gymnasium as gym
@@ -370,6 +371,7 @@ def _interrupts_held_back() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
+    resource_tracker.ensure_running()  # begun within, it would let interrupts through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -288,7 +288,7 @@ class Assembly(Player):
         """What the run will need, before any of it is allocated."""
         from hotloop.pipelines.seeds import SeedAxis
 
-        block, axis, replay = self.spec.block, SeedAxis(self.spec.seeds), self.pipeline.num_bytes()
+        block, axis, replay = self.spec.block_plan, SeedAxis(self.spec.seeds), self.pipeline.num_bytes()
         row_bytes, apart = self.pipeline.row_bytes, setup.device_memory_available()
         available = available_host_memory() if apart is None else apart
         times = f" x {axis.rows} seeds" if axis.count > 1 else ""
@@ -327,7 +327,7 @@ class Assembly(Player):
 
     def describe(self) -> list[str]:
         """What is about to be trained, and how, in a few lines."""
-        spec, block = self.spec, self.spec.block
+        spec, block = self.spec, self.spec.block_plan
         lines = [
             f"{spec.name}: {spec.env.id} x{spec.env.num_envs}, {self._diet()}, "
             f"{self.engine.layout.size:,} weights, {self._seeds()}",
@@ -343,7 +343,7 @@ class Assembly(Player):
 
     def _diet(self) -> str:
         """What is learned from, how often, in which portions."""
-        spec, block = self.spec, self.spec.block
+        spec, block = self.spec, self.spec.block_plan
         if spec.on_policy is not None:
             return (
                 f"no replay: {block.updates} updates on {spec.on_policy.epochs} x the last {block.env_steps:,} "

@@ -11,7 +11,7 @@ LONGEST_BLOCK = 64
 """Vector steps a block may hold; beyond it the acting weights would grow stale."""
 
 
-class Block(NamedTuple):
+class BlockPlan(NamedTuple):
     """`vector_steps` steps of all `num_envs` envs, then `updates` gradient steps."""
 
     num_envs: int
@@ -24,13 +24,13 @@ class Block(NamedTuple):
         return self.num_envs * self.vector_steps
 
 
-def plan_block(updates_per_step: float, num_envs: int) -> Block:
+def plan_block(updates_per_step: float, num_envs: int) -> BlockPlan:
     """Turn a replay ratio into a block, or raise ValueError naming the nearest ratios that fit."""
     exact = Fraction(updates_per_step) * num_envs
     # A ratio typed as 0.3333333 means 1/3; anything further off is a different algorithm.
     updates_per_vector_step = exact.limit_denominator(LONGEST_BLOCK)
     if updates_per_vector_step > 0 and abs(updates_per_vector_step - exact) <= exact / 1_000_000:
-        return Block(num_envs, updates_per_vector_step.denominator, updates_per_vector_step.numerator)
+        return BlockPlan(num_envs, updates_per_vector_step.denominator, updates_per_vector_step.numerator)
     nearest = sorted(
         {exact.limit_denominator(n) for n in range(2, LONGEST_BLOCK + 1)} | {Fraction(1, LONGEST_BLOCK)},
         key=lambda f: abs(f - exact),

@@ -68,9 +68,9 @@ def result_of(
 ) -> dict[str, Any]:
     """The run's figures. Counts are of one seed (a mean, if they differ); speeds are of all together."""
     line, evaluation = line_of(spec, host, seconds, clock.speed), standing.evaluation or {}
-    learned = host.learned_from > 0
+    learned = host.first_update_at > 0
     # The block in which learning began counts: it was followed by updates.
-    learned_steps = np.sum((host.steps - host.learned_from + spec.block.env_steps)[learned])
+    learned_steps = np.sum((host.steps - host.first_update_at + spec.block_plan.env_steps)[learned])
     steps, episodes = int(host.steps.sum()), int(host.episodes.sum())
     result = {
         "env_steps": statistics.mean(host.steps),

@@ -26,7 +26,7 @@ class Pace:
         log_every = spec.log.every if self.logs_exactly else 0
         periods = [p for p in (log_every, spec.evaluation.every, spec.log.checkpoint_every) if p]
         event = min(spec.stop.steps, *((env_steps // period + 1) * period for period in periods))
-        return max(1, -(-(event - env_steps) // spec.block.env_steps))
+        return max(1, -(-(event - env_steps) // spec.block_plan.env_steps))
 
 
 def crossed(before: int, now: int, every: int) -> bool:

@@ -41,7 +41,7 @@ class HeadRecord(NamedTuple):
     """Its section of a spec, a subclass of `hotloop.spec.Head`, which also says what depends on its values."""
     builders: Mapping[str, str]
     """Who builds it, for each engine. jax: `build(section, num_actions, scheme) -> Functions`, from features to an
-    `Estimate`."""
+    `HeadOutput`."""
     estimates: str
     """The maths of what it says: `make(section, loss, *, xp, constant)`, as those in `hotloop.learning.estimates`."""
     about: str

@@ -69,10 +69,10 @@ def begun(assembly: Assembly) -> Session:
 def warm_up(session: Session, spec: Spec) -> None:
     """Train until every seed has learned, and then a block more."""
     host = session.read()
-    blocks_to_start = -(-spec.replay.start // spec.block.env_steps)
+    blocks_to_start = -(-spec.replay.start // spec.block_plan.env_steps)
     while not (host.updates + host.skipped).all():
         before = host.env_steps
-        session.advance(max(1, blocks_to_start - before // spec.block.env_steps))
+        session.advance(max(1, blocks_to_start - before // spec.block_plan.env_steps))
         host = session.read()
         if host.env_steps == before:
             raise SpecError("a trial measures learning, and a stop rule of the spec (stop, guard) ends it before")

@@ -286,10 +286,10 @@ def test_loss_and_gradient_equal_the_float64_oracle(case: Case) -> None:
         with naive.recorded() as noise:
             draws = jax.tree.map(lambda leaf: leaf[0], engine.draws(KEY, 1)) if is_random else None
         with naive.recorded() as of_target:
-            frozen = engine.frozen(target, batch, draws)
+            outputs = engine.target_outputs(target, batch, draws)
         with naive.recorded() as of_online:
-            engine.loss(engine.layout.unflatten(params), batch, frozen, weight_B, draws)
-        return engine.gradient(params, batch, frozen, weight_B, draws), noise, of_target, of_online
+            engine.loss(engine.layout.unflatten(params), batch, outputs, weight_B, draws)
+        return engine.gradient(params, batch, outputs, weight_B, draws), noise, of_target, of_online
 
     (gradient, loss, td_B, q), noise, *fractions = run(params, target)
     layers = [sum(shape) for name, (_, _, shape) in engine.layout.spans().items() if name.endswith("kernel_noise")]
@@ -345,7 +345,7 @@ def test_munchausens_bonus_is_clipped_and_scaled() -> None:
     spec = Case("scalar", False, "target", soft=True).spec()
     engine = engine_of(spec)
     target, batch = 2 * random_weights(engine, 2), random_batch(3)
-    bonus_B = np.asarray(engine.frozen(target, batch).bonus_B)
+    bonus_B = np.asarray(engine.target_outputs(target, batch).bonus_B)
     q_BA = np.asarray(engine.q_values(target, batch.s_tm1), np.float64)
     expected = [naive.munchausen_bonus(q_BA[b], batch.a_tm1[b], 0.8, 0.4, -0.5) for b in range(BATCH)]
     np.testing.assert_allclose(bonus_B, expected, rtol=1e-4, atol=1e-6)
@@ -647,7 +647,7 @@ def test_running_averages_follow_what_is_measured_whatever_the_optimiser(batch_n
         path = f"torso/layers/norm_0/running_{name}"
         np.testing.assert_allclose(now[path], 0.9 * before[path] + 0.1 * measured, rtol=1e-5, atol=1e-6)
 
-    gradient, *_ = jax.jit(engine.gradient)(state.params, batch, engine.frozen(state.target, batch))
+    gradient, *_ = jax.jit(engine.gradient)(state.params, batch, engine.target_outputs(state.target, batch))
     norm = np.linalg.norm(np.asarray(gradient)[~is_running])
     assert np.linalg.norm(gradient) > 1.01 * norm, "the averages would count"
     np.testing.assert_allclose(sums[METRICS.index("grad_norm")], norm, rtol=1e-5)

@@ -282,8 +282,8 @@ def test_learning_starts_on_time_and_keeps_its_ratio(run: Recording) -> None:
         assert int(state.learner.updates) == learning_blocks * run.shape.updates
         assert float(state.totals.update[METRICS.index("applied")]) == learning_blocks * run.shape.updates
         begun = -(-START // run.shape.env_steps) * run.shape.env_steps
-        assert int(state.learned_from) == (begun if env_steps >= START else 0)
-    ratio = int(state.learner.updates) / (int(state.env_steps) - int(state.learned_from) + run.shape.env_steps)
+        assert int(state.first_update_at) == (begun if env_steps >= START else 0)
+    ratio = int(state.learner.updates) / (int(state.env_steps) - int(state.first_update_at) + run.shape.env_steps)
     assert ratio == pytest.approx(run.shape.updates_per_step)
 
 

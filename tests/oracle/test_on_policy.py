@@ -241,7 +241,7 @@ def test_steps_episodes_and_returns_are_counted_exactly(run: Recording) -> None:
                 episodes, total_return = episodes + 1, total_return + returns[n]
                 total_length += lengths[n]
                 returns[n], lengths[n] = 0.0, 0
-        assert (int(state.blocks), int(state.env_steps), int(state.learned_from)) == (number, number * ROWS, ROWS)
+        assert (int(state.blocks), int(state.env_steps), int(state.first_update_at)) == (number, number * ROWS, ROWS)
         assert int(state.episodes) == int(state.totals.episodes) == episodes
         assert float(state.totals.episode_return) == pytest.approx(total_return, rel=1e-4)
         assert float(state.totals.episode_length) == total_length

@@ -483,7 +483,7 @@ def test_blocks_steps_updates_and_target_copies_are_counted() -> None:
         steps = blocks * per_block
         learned += pipeline.block_plan.updates if steps >= 20 else 0
         assert (int(state.env_steps), int(state.learner.updates)) == (steps, learned)
-        assert int(state.learned_from) == (20 if steps >= 20 else 0)
+        assert int(state.first_update_at) == (20 if steps >= 20 else 0)
         is_copied = steps // 10 > (steps - per_block) // 10
         expected = state.learner.params if is_copied else before.learner.target
         np.testing.assert_array_equal(state.learner.target, expected)

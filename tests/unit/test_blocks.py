@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hotloop.blocks import LONGEST_BLOCK, Block, plan_block
+from hotloop.blocks import LONGEST_BLOCK, BlockPlan, plan_block
 
 NUM_ENVS = st.integers(1, 512)
 
@@ -31,7 +31,7 @@ def test_a_ratio_becomes_the_block_one_would_write_down(
     updates_per_step: float, num_envs: int, vector_steps: int, updates: int
 ) -> None:
     block = plan_block(updates_per_step, num_envs)
-    assert block == Block(num_envs, vector_steps, updates)
+    assert block == BlockPlan(num_envs, vector_steps, updates)
     assert block.env_steps == num_envs * vector_steps
 
 

@@ -427,7 +427,7 @@ def test_exploration_that_is_given_stays_beside_noise(exploration: dict[str, Any
 def test_the_empty_spec_is_all_defaults() -> None:
     spec = parse_spec({})
     assert spec == Spec()
-    assert (spec.env.id, spec.updates_per_step, spec.block.updates) == ("cartpole", 0.25, 4)
+    assert (spec.env.id, spec.updates_per_step, spec.block_plan.updates) == ("cartpole", 0.25, 4)
 
 
 def test_a_bare_number_is_a_constant_schedule() -> None:

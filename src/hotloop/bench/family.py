@@ -85,7 +85,7 @@ def _snakes(capacity: int) -> dict[str, tuple[Callable[[], None], int]]:
 def _cartpoles() -> dict[str, tuple[Callable[[], None], int]]:
     cases, same = {}, {"network.torso.hidden": [64, 64]}
     for name, preset in (("dqn at its usual ratio", "cartpole"), ("pqn", "pqn")):
-        block = load_spec(preset).block
+        block = load_spec(preset).block_plan
         cases[name] = _trainer(preset, max(1, CARTPOLE_STEPS // block.env_steps), same)
     return cases
 
@@ -100,7 +100,7 @@ def _trainer(preset: str, blocks: int, overrides: dict[str, Any]) -> tuple[Calla
 
     spec = load_spec(preset, {"evaluation.every": 0, "stop.return_at_least": None, "stop.steps": 10**9, **overrides})
     session: Any = begun(Assembly(spec))
-    session.advance(-(-spec.replay.start // spec.block.env_steps))
+    session.advance(-(-spec.replay.start // spec.block_plan.env_steps))
     kept = getattr(session.state, "ring", None)
     if kept is not None:
         capacity = session.pipeline.capacity
@@ -116,4 +116,4 @@ def _trainer(preset: str, blocks: int, overrides: dict[str, Any]) -> tuple[Calla
         session.advance(blocks)
         session.read()
 
-    return call, blocks * spec.block.env_steps
+    return call, blocks * spec.block_plan.env_steps

@@ -31,7 +31,7 @@ def run(reporter: Reporter) -> Result:
 
     from hotloop.profiling.stages import measure
 
-    warm_up = -(-2 * spec.replay.capacity // spec.block.env_steps)
+    warm_up = -(-2 * spec.replay.capacity // spec.block_plan.env_steps)
     state = jax.jit(pipeline.advance)(jax.jit(pipeline.init)(jnp.uint32(0)), warm_up)
     timed = measure(pipeline, state, reporter, ROUNDS)
     settings = {"net": "120-84", "batch": 128, "envs": 10, "updates_per_step": 0.1}

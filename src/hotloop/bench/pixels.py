@@ -139,7 +139,7 @@ def _hotloop_trainer(case: str, vector_steps: int, threads: int) -> Callable[[],
         session.advance(1)
         return int(session.env_steps - before)
 
-    while not session.learned_from:
+    while not session.first_update_at:
         advance()
     return advance
 

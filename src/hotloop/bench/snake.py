@@ -123,7 +123,7 @@ def fused_program(spec: Spec) -> Callable[[int], None]:
     session = begun(Assembly(spec))
 
     def advance(env_steps: int) -> None:
-        session.advance(env_steps // spec.block.env_steps)
+        session.advance(env_steps // spec.block_plan.env_steps)
         session.read()  # sync
 
     advance(WARM_UP_STEPS)

@@ -67,7 +67,7 @@ def sb3_trainer(num_envs: int) -> Callable[[int], float]:
     from stable_baselines3.common.env_util import make_vec_env
 
     torch.set_num_threads(1)
-    block = load_spec({}, {"env.num_envs": num_envs, "updates_per_step": RATIO}).block
+    block = load_spec({}, {"env.num_envs": num_envs, "updates_per_step": RATIO}).block_plan
     model = DQN(
         "MlpPolicy",
         make_vec_env("CartPole-v1", n_envs=num_envs, seed=0),

@@ -77,7 +77,7 @@ class DeviceSession:
     def read(self) -> Reading:
         """Bring over the few numbers the host needs: the only wait of a chunk."""
         state, learner = self.state, self.state.learner
-        numbers = (state.env_steps, state.episodes, state.learned_from)
+        numbers = (state.env_steps, state.episodes, state.first_update_at)
         learned = (learner.updates, learner.skipped, learner.skipped_in_a_row)
         read = jax.device_get((*numbers, *learned, state.totals))  # sync
         if len(self.seeds) == 1:

@@ -32,7 +32,7 @@ class FusedState(NamedTuple):
     blocks: jax.Array
     env_steps: jax.Array
     episodes: jax.Array
-    learned_from: jax.Array  # env steps at the first gradient step, 0 before it
+    first_update_at: jax.Array  # env steps at the first gradient step, 0 before it
     totals: Totals
     priorities: Any = ()  # of a prioritised replay: a device_tree.Tree
 
@@ -63,7 +63,7 @@ class Fused:
 
     def __init__(self, spec: Spec, env: DeviceEnv, engine: JaxEngine) -> None:
         self.spec, self.env, self.engine = spec, env, engine
-        self.block_plan = spec.block
+        self.block_plan = spec.block_plan
         self.portions = self.block_plan.updates // spec.updates_per_draw
         self.capacity = ring.whole_blocks(spec.replay.capacity, self.block_plan.env_steps)
         self.masked = spec.env.action_mask
@@ -89,7 +89,7 @@ class Fused:
             blocks=zero,
             env_steps=zero,
             episodes=zero,
-            learned_from=zero,
+            first_update_at=zero,
             totals=no_totals(),
             priorities=device_tree.empty(self.capacity) if self.sampling else (),
         )
@@ -209,7 +209,7 @@ class Fused:
             blocks=state.blocks + 1,
             env_steps=env_steps,
             episodes=state.episodes + (totals.episodes - state.totals.episodes),
-            learned_from=jnp.where(learning & (state.learned_from == 0), env_steps, state.learned_from),
+            first_update_at=jnp.where(learning & (state.first_update_at == 0), env_steps, state.first_update_at),
             totals=totals,
             priorities=priorities,
         )

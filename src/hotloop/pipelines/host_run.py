@@ -29,7 +29,7 @@ from hotloop.spec import Spec
 from hotloop.trees import tree_map
 
 STAGES = ("select", "step", "insert", "sample", "redraw", "transfer", "update", "evaluate", "log")
-COUNTERS = ("env_steps", "episodes", "learned_from", "blocks", "learning_starts", "failed_before")
+COUNTERS = ("env_steps", "episodes", "first_update_at", "blocks", "learning_starts", "failed_before")
 
 
 class HostTotals(NamedTuple):
@@ -100,7 +100,7 @@ class HostRun:
     totals: HostTotals
     env_steps: int
     episodes: int
-    learned_from: int  # env steps at the first gradient step, 0 before it
+    first_update_at: int  # env steps at the first gradient step, 0 before it
     blocks: int
     learning_starts: int  # env steps from which on it learns
     failed_before: int  # envs that raised and were built anew, before the last resume
@@ -108,7 +108,7 @@ class HostRun:
     def __init__(self, pipeline: HostPipeline, seed: int) -> None:
         self.pipeline, self.spec, self.seed = pipeline, pipeline.spec, seed
         self.engine, self.spans = pipeline.engine, Spans(*STAGES)
-        self.block = self.spec.block  # worked out once: it is asked for in every block
+        self.block = self.spec.block_plan  # worked out once: it is asked for in every block
         num_envs = pipeline.envs.num_envs
         self.actor = Actor(pipeline.envs, Explorer(self.spec, self.engine.wanted_to_act(num_envs)), self.spans)
         self.learner = Learner(self.spec, self.engine, pipeline.replay, self.spans)
@@ -200,7 +200,7 @@ class HostRun:
     def publish(self, learned: LearnedBlock) -> None:
         """From now on act with the new weights and draw by the new priorities."""
         self.learner.take(learned)
-        self.learned_from = self.learned_from or learned.period.until
+        self.first_update_at = self.first_update_at or learned.period.until
         self.actor.policy = self._freeze(self.engine.weights(learned.state))
         self.totals = self.totals._replace(update=self.totals.update + learned.sums)
         all_applied = learned.sums[METRICS.index("applied")] == self.block.updates
@@ -215,7 +215,7 @@ class HostRun:
 
     def read(self) -> Reading:
         """The numbers of the present state."""
-        numbers = (self.env_steps, self.episodes, self.learned_from, *self.engine.counts(self.learner.state))
+        numbers = (self.env_steps, self.episodes, self.first_update_at, *self.engine.counts(self.learner.state))
         each: Any = [np.atleast_1d(np.asarray(number)) for number in numbers]
         each.append(tree_map(lambda total: np.asarray(total)[None], self.totals))
         return Reading(*each)

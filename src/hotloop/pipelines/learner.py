@@ -57,7 +57,7 @@ class Learner:
 
     def __init__(self, spec: Spec, engine: Engine, replay: HostReplay, spans: Spans) -> None:
         self.engine, self.replay, self._spans = engine, replay, spans
-        block, self.updates_per_draw = spec.block, spec.updates_per_draw
+        block, self.updates_per_draw = spec.block_plan, spec.updates_per_draw
         self.portions = block.updates // self.updates_per_draw
         self.limiter = Limiter(block.env_steps)
         self._shape = (self.updates_per_draw, spec.replay.batch_size)

@@ -34,7 +34,7 @@ class OnPolicyState(NamedTuple):
     blocks: jax.Array
     env_steps: jax.Array
     episodes: jax.Array
-    learned_from: jax.Array  # env steps after the first block, 0 before it
+    first_update_at: jax.Array  # env steps after the first block, 0 before it
     totals: Totals
 
 
@@ -60,7 +60,7 @@ class OnPolicy:
             raise SpecError("env.action_mask is true, but on_policy learns with all actions; leave one of the two out")
         self.spec, self.env, self.engine = spec, env, engine
         self.choice: Choice = spec.on_policy
-        self.block_plan = spec.block
+        self.block_plan = spec.block_plan
         self.capacity = self.block_plan.env_steps
 
     def init(self, seed: jax.Array) -> OnPolicyState:
@@ -76,7 +76,7 @@ class OnPolicy:
             blocks=zero,
             env_steps=zero,
             episodes=zero,
-            learned_from=zero,
+            first_update_at=zero,
             totals=no_totals(),
         )
 
@@ -101,7 +101,7 @@ class OnPolicy:
             blocks=state.blocks + 1,
             env_steps=env_steps,
             episodes=state.episodes + (totals.episodes - state.totals.episodes),
-            learned_from=jnp.where(state.learned_from == 0, env_steps, state.learned_from),
+            first_update_at=jnp.where(state.first_update_at == 0, env_steps, state.first_update_at),
             totals=totals._replace(update=totals.update + sums),
         )
 

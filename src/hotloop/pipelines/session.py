@@ -13,7 +13,7 @@ class Reading(NamedTuple):
 
     steps: np.ndarray  # env steps; they only differ once a stop rule has held a seed back
     episodes: np.ndarray
-    learned_from: np.ndarray
+    first_update_at: np.ndarray
     updates: np.ndarray
     skipped: np.ndarray
     skipped_in_a_row: np.ndarray

@@ -58,7 +58,7 @@ def build(spec: Spec, pipeline: PipelineChoice, rows: list[dict[str, Any]], resu
     pairs = [(a, b) for a, b in pairwise(train) if a["env_steps"] >= spec.replay.start]
     steps = sum(b["env_steps"] - a["env_steps"] for a, b in pairs)
     seconds = sum((b["env_steps"] - a["env_steps"]) / b["env_steps_per_s"] for a, b in pairs)
-    blocks = steps / spec.block.env_steps
+    blocks = steps / spec.block_plan.env_steps
     spent = {name: sum(b["stage_seconds"][name] for _, b in pairs) for name in train[-1]["stage_seconds"]}
     is_concurrent = pipeline.name == "concurrent"
     evaluate, log = spent.pop("evaluate"), spent.pop("log")
@@ -68,7 +68,7 @@ def build(spec: Spec, pipeline: PipelineChoice, rows: list[dict[str, Any]], resu
     if is_concurrent:  # what is left of the loop's time is waiting for the learner
         spent["wait for the learner"], rest = max(0.0, rest), min(0.0, rest)
     rows_of_stages = [
-        stage(name, value / blocks, wall / blocks, spec.block.env_steps)
+        stage(name, value / blocks, wall / blocks, spec.block_plan.env_steps)
         for name, value in {**spent, "evaluate": evaluate, "log": log, "rest": rest}.items()
     ]
     report = {

@@ -16,7 +16,7 @@ NOTICEABLE = 1.25
 
 def build(spec: Spec, stages: Stages, result: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The whole report as plain data: what `--json` prints and `profile.json` holds."""
-    block = spec.block
+    block = spec.block_plan
     fused = median(stages.fused)
     timed = {name: median(seconds) for name, seconds in stages.stages.items()}
     total = sum(timed.values())
@@ -48,7 +48,7 @@ def build(spec: Spec, stages: Stages, result: dict[str, Any], rows: list[dict[st
 
 def of_the_run(spec: Spec, result: dict[str, Any]) -> dict[str, Any]:
     """What every profile says of the run it is of: its block, its speed, its episodes."""
-    block = spec.block
+    block = spec.block_plan
     return {
         "block": {"env_steps": block.env_steps, "vector_steps": block.vector_steps, "updates": block.updates},
         **{name: result[name] for name in ("env_steps_per_s", "updates_per_s")},

@@ -85,9 +85,9 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
     learner, drawn = state.learner, None
     if engine.is_random:
         drawn = jax.tree.map(lambda leaf: leaf[0], engine.draws(key, 1))
-    frozen = jax.jit(jax.vmap(lambda batch: engine.frozen_batches(learner.target, batch, drawn)))(batches)
-    first = jax.tree.map(lambda leaf: leaf[0, 0], (batches, frozen))
-    in_one = jax.tree.map(lambda leaf: leaf[0], frozen)
+    outputs = jax.jit(jax.vmap(lambda batch: engine.target_outputs_of_batches(learner.target, batch, drawn)))(batches)
+    first = jax.tree.map(lambda leaf: leaf[0, 0], (batches, outputs))
+    in_one = jax.tree.map(lambda leaf: leaf[0], outputs)
     slope = jax.jit(lambda: engine.gradient(learner.params, first[0], first[1], None, drawn)[0])()
     gradients = jnp.stack([slope, 0.5 * slope])
 
@@ -99,7 +99,7 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
 
     def target(i: Any, carry: Any) -> Any:
         moved = engine.move_target(learner._replace(target=carry[0]), jnp.int32(i % 2))
-        return moved.target, engine.frozen_batches(moved.target, turn(i, batches), drawn)
+        return moved.target, engine.target_outputs_of_batches(moved.target, turn(i, batches), drawn)
 
     tree = engine.layout.unflatten(learner.params)
 
@@ -109,13 +109,13 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
             return (loss, td_B, q), None
 
         nothing = (jnp.float32(0), jnp.zeros(batches.r_t.shape[2:]), jnp.float32(0))
-        return jax.lax.scan(one, nothing, turn(i, (batches, frozen)))[0]
+        return jax.lax.scan(one, nothing, turn(i, (batches, outputs)))[0]
 
     def gradient(i: Any, carry: Any) -> Any:
         def one(_: Any, batch: Any) -> Any:
             return engine.gradient(learner.params, batch[0], batch[1], None, drawn), None
 
-        return jax.lax.scan(one, carry, turn(i, (batches, frozen)))[0]
+        return jax.lax.scan(one, carry, turn(i, (batches, outputs)))[0]
 
     def optimiser(i: Any, carry: Any) -> Any:
         rate = engine.learning_rate(state.env_steps + i)  # of the turn: a constant would make a faster program

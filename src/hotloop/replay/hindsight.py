@@ -11,16 +11,16 @@ import numpy as np
 
 from hotloop.errors import EnvFailed, NotFinite, SpecError
 from hotloop.experience import Item
-from hotloop.spec import Hindsight as HindsightSpec
+from hotloop.spec import Hindsight
 from hotloop.trees import tree_map
 
 REACHED, WANTED = "achieved_goal", "desired_goal"
 
 
-class Hindsight:
+class GoalRelabeler:
     """The running episodes of N envs."""
 
-    def __init__(self, spec: HindsightSpec, discount: float, row: Item, num_envs: int, judge: Any) -> None:
+    def __init__(self, spec: Hindsight, discount: float, row: Item, num_envs: int, judge: Any) -> None:
         """`row` has the shapes of one transition; `judge` is an env with `compute_reward(reached, wanted, info)`."""
         obs = row.s_t
         if not isinstance(obs, dict) or not {REACHED, WANTED} <= set(obs):

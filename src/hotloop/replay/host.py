@@ -58,9 +58,9 @@ class HostReplay:
         self.delay = DelayLine(spec.n_step, discount, num_envs, self.store.row)
         self.hindsight: Any = None
         if spec.hindsight:
-            from hotloop.replay.hindsight import Hindsight
+            from hotloop.replay.hindsight import GoalRelabeler
 
-            self.hindsight = Hindsight(spec.hindsight, discount, self.row, num_envs, goals)
+            self.hindsight = GoalRelabeler(spec.hindsight, discount, self.row, num_envs, goals)
         self.sampling = spec.sampling if isinstance(spec.sampling, Prioritized) else None
 
     def allocate(self) -> None:

@@ -162,7 +162,7 @@ def _batches(spec: "Spec") -> Iterator[Rule]:
 
 
 def _sizes(spec: "Spec") -> Iterator[Rule]:
-    block = spec.block  # raises when the ratio fits no block
+    block = spec.block_plan  # raises when the ratio fits no block
     replay = spec.replay
     yield (
         replay.batch_size > replay.capacity,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hotloop.blocks import Block, plan_block
+from hotloop.blocks import BlockPlan, plan_block
 from hotloop.spec.network import CustomNetwork, Network
 from hotloop.spec.rules import refusal
 from hotloop.spec.schedules import AnySchedule, Constant
@@ -104,17 +104,17 @@ class Spec(Section):
         return self
 
     @property
-    def block(self) -> Block:
+    def block_plan(self) -> BlockPlan:
         """The unit of work this spec asks for."""
         if self.on_policy is not None:
             learned = self.on_policy.epochs * self.on_policy.minibatches
-            return Block(self.env.num_envs, self.on_policy.steps, learned)
+            return BlockPlan(self.env.num_envs, self.on_policy.steps, learned)
         return plan_block(self.updates_per_step, self.env.num_envs)
 
     @property
     def updates_per_draw(self) -> int:
         """Gradient steps whose batches are drawn at once: a block's, or with priorities a divisor of their number."""
-        updates, sampling = self.block.updates, self.replay.sampling
+        updates, sampling = self.block_plan.updates, self.replay.sampling
         most = sampling.updates_per_draw if isinstance(sampling, Prioritized) else updates
         return max(size for size in range(1, min(most, updates) + 1) if updates % size == 0)
 

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from hotloop.engines.jax.modules import Params, add_bias, init_layer
-from hotloop.spec import Core as CoreSpec
+from hotloop.spec import Core
 
 Carry = Any
 
 
-class Core(NamedTuple):
+class RecurrentModule(NamedTuple):
     """A recurrent module: four pure functions."""
 
     init: Callable[[jax.Array, jax.Array], Params]
@@ -29,7 +29,7 @@ class Core(NamedTuple):
     step, and the carry is forgotten."""
 
 
-def lstm(spec: CoreSpec, scheme: str = "default") -> Core:
+def lstm(spec: Core, scheme: str = "default") -> RecurrentModule:
     """Long short-term memory; carry (h, c), gates input, forget, cell, output."""
 
     def cell(params: Params, carry: Carry, input_BG: jax.Array) -> tuple[Carry, jax.Array]:
@@ -46,7 +46,7 @@ def lstm(spec: CoreSpec, scheme: str = "default") -> Core:
     return _core(4, spec.size, scheme, cell, first)
 
 
-def gru(spec: CoreSpec, scheme: str = "default") -> Core:
+def gru(spec: Core, scheme: str = "default") -> RecurrentModule:
     """Gated recurrent unit; carry h, gates reset, update, new."""
 
     def cell(params: Params, h_BH: Carry, input_BG: jax.Array) -> tuple[Carry, jax.Array]:
@@ -74,7 +74,9 @@ def forget(carry: Carry, where_B: jax.Array) -> Carry:
     return jax.tree.map(lambda leaf: jnp.where(where_B[:, None], 0.0, leaf), carry)
 
 
-def _core(gates: int, size: int, scheme: str, cell: Callable[..., Any], first: Callable[[int], Carry]) -> Core:
+def _core(
+    gates: int, size: int, scheme: str, cell: Callable[..., Any], first: Callable[[int], Carry]
+) -> RecurrentModule:
     """A core of its cell: `cell(params, carry, input_BG)`, with the product of the input already made."""
 
     def init(key: jax.Array, x_BF: jax.Array) -> Params:
@@ -104,7 +106,7 @@ def _core(gates: int, size: int, scheme: str, cell: Callable[..., Any], first: C
 
         return jax.lax.scan(one, carry, (input_TBG, first_TB))
 
-    return Core(init, first, step, unroll)
+    return RecurrentModule(init, first, step, unroll)
 
 
 def _init_part(key: jax.Array, fan_in: int, size: int, scheme: str) -> Params:
@@ -117,4 +119,4 @@ def _product(x_BF: jax.Array, kernel_FG: jax.Array) -> jax.Array:
     return x_BF.astype(kernel_FG.dtype) @ kernel_FG
 
 
-CORES: dict[str, Callable[..., Core]] = {"lstm": lstm, "gru": gru}
+CORES: dict[str, Callable[..., RecurrentModule]] = {"lstm": lstm, "gru": gru}

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from hotloop import registry
 from hotloop.engines.draws import Draw
 from hotloop.engines.jax.flat import Layout
-from hotloop.engines.jax.heads import Estimate
+from hotloop.engines.jax.heads import HeadOutput
 from hotloop.engines.jax.modules import (
     RUNNING,
     Functions,
@@ -23,7 +23,7 @@ from hotloop.engines.jax.modules import (
     perturbed,
     sequential,
 )
-from hotloop.engines.jax.optimizers import direction
+from hotloop.engines.jax.optimizers import gradient_transform
 from hotloop.experience import METRICS, Aimed, Item
 from hotloop.learning import exploration, schedules, targets
 from hotloop.spec import Boltzmann, CustomNetwork, Head, Network, ScalarHead, Spec
@@ -71,7 +71,7 @@ class Draws(NamedTuple):
         return Mode(role, self.key, self.noise_PT[number], given).part(number)
 
 
-class Frozen(NamedTuple):
+class TargetOutputs(NamedTuple):
     """What the target net says of a batch: estimates at s_t, Munchausen's addition to the reward, and where the choice
     of an action has fractions of its own, the Q-values it is made by."""
 
@@ -109,12 +109,12 @@ class JaxEngine:
         self._estimates = _estimates(spec, self._head)
         self.is_random = isinstance(spec.network, Network) and spec.network.is_random
         self._dtype = jnp.dtype(spec.precision)
-        self._direction = direction(spec.optimizer)
+        self._transform = gradient_transform(spec.optimizer)
         self._obs_1 = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), obs)
         self._numbers = jnp.dtype(numbers)
         params = jax.eval_shape(self._fresh, jax.random.key(0))
         self.layout, self._noise_size = Layout(params), noise_size(params)
-        self._measured = self._where_measured()
+        self._is_average = self._where_averages()
         self._by_batch = _sharding(spec.devices)
         q_shape = jax.eval_shape(
             self.q_values, jax.ShapeDtypeStruct((self.layout.size,), self.layout.dtype), self._obs_1
@@ -137,7 +137,7 @@ class JaxEngine:
         target = jnp.array(params, copy=True) if self.has_target else jnp.zeros((0,), params.dtype)
         updates, skipped, in_a_row, held = (jnp.zeros((), jnp.int32) for _ in range(4))  # each is donated by itself
         scale = LossScale(jnp.float32(FIRST_LOSS_SCALE), held) if self.spec.precision == "float16" else ()
-        return LearnerState(params, target, self._direction.init(params), updates, skipped, in_a_row, scale)
+        return LearnerState(params, target, self._transform.init(params), updates, skipped, in_a_row, scale)
 
     def _make_network(self, network: Module | None) -> Functions:
         """The network of the spec, or the user's own."""
@@ -155,13 +155,13 @@ class JaxEngine:
         """Whether there is a target net."""
         return self.spec.target.rule != "vanilla" and self.spec.on_policy is None
 
-    def estimate(self, params: Any, obs_B: Any, mode: Mode) -> Estimate:
+    def estimate(self, params: Any, obs_B: Any, mode: Mode) -> HeadOutput:
         """What the network says under its own parameters (a tree), in the numbers of the weights."""
         params = self.in_precision(params)
         if mode.noise is not None:
             params = perturbed(params, mode.noise)
         values, tau = self._network.apply(params, obs_B, mode)
-        return Estimate(values.astype(self._numbers), tau)
+        return HeadOutput(values.astype(self._numbers), tau)
 
     def in_precision(self, params: Any) -> Any:
         """Parameters in the numbers networks compute in; running averages stay as they are."""
@@ -239,23 +239,23 @@ class JaxEngine:
             raise ValueError("this network draws noise or quantiles; give update a key, or the draws")
         count = batches.a_tm1.shape[0]
         # The target net stands still, so one forward pass does for all batches; with noise, each has its own draw.
-        frozen_K = None if self.is_random else self.frozen_batches(state.target, batches)
+        outputs_K = None if self.is_random else self.target_outputs_of_batches(state.target, batches)
         if key is not None and self.is_random:
             draws_K = self.draws(key, count)
 
         def one(carry: Any, inputs: Any) -> Any:
             params, optimizer, scale = carry
-            batch, frozen, weight_B, draws = inputs
-            if frozen is None:
-                frozen = self.frozen(state.target, batch, draws)
+            batch, outputs, weight_B, draws = inputs
+            if outputs is None:
+                outputs = self.target_outputs(state.target, batch, draws)
             factor = scale.factor if scale else None
-            gradient, loss, td_B, q = self.gradient(params, batch, frozen, weight_B, draws, factor)
+            gradient, loss, td_B, q = self.gradient(params, batch, outputs, weight_B, draws, factor)
             params, optimizer, norm, finite = self.step(params, optimizer, gradient, loss, learning_rate)
             row = jnp.stack([loss, norm, q, finite.astype(loss.dtype)])
             return (params, optimizer, _rescaled(scale, finite)), (td_B, row, _is_only_overflow(scale, finite))
 
         (params, optimizer, scale), (td_KB, metrics_KM, overflow_K) = jax.lax.scan(
-            one, (state.params, state.optimizer, state.loss_scale), (batches, frozen_K, weight_KB, draws_K)
+            one, (state.params, state.optimizer, state.loss_scale), (batches, outputs_K, weight_KB, draws_K)
         )
         # Counted here, once, from what the loop left behind.
         applied_K = metrics_KM[:, METRICS.index("applied")] > 0
@@ -299,7 +299,9 @@ class JaxEngine:
         batch = Item(obs, jax.ShapeDtypeStruct((batch_size,), jnp.int32), number, number, obs)
 
         def passes(params: jax.Array, batch: Any) -> Any:
-            return self.loss(self.layout.unflatten(params), batch, self.frozen(params, batch, asked), None, asked)
+            return self.loss(
+                self.layout.unflatten(params), batch, self.target_outputs(params, batch, asked), None, asked
+            )
 
         jax.eval_shape(passes, vector, batch)
         given = {
@@ -312,16 +314,16 @@ class JaxEngine:
     def _obs(self, count: int) -> Any:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), self._obs_1)
 
-    def frozen_batches(self, target: jax.Array, batches: Any, draws: Draws | None = None) -> Frozen:
+    def target_outputs_of_batches(self, target: jax.Array, batches: Any, draws: Draws | None = None) -> TargetOutputs:
         """What the target net says of K batches (K, B, …), with the same draws for all."""
         lead = batches.a_tm1.shape[:2]
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batches)
-        return jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), self.frozen(target, flat, draws))
+        return jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), self.target_outputs(target, flat, draws))
 
-    def frozen(self, target: jax.Array, batch: Any, draws: Draws | None = None) -> Frozen:
+    def target_outputs(self, target: jax.Array, batch: Any, draws: Draws | None = None) -> TargetOutputs:
         """What the target net says of a batch (B, …)."""
         if not self.has_target:
-            return Frozen(None, None)
+            return TargetOutputs(None, None)
         params, mode = self.layout.unflatten(target), _mode("target", draws)
         values_t = self.estimate(params, batch.s_t, mode).values
         soft, choice_BA, bonus_B = self.spec.target.munchausen, None, None
@@ -331,16 +333,16 @@ class JaxEngine:
             q_tm1_BA = self._estimates.q(self.estimate(params, batch.s_tm1, mode.part(1)).values)
             log_policy_B = targets.value_of(targets.log_policy(q_tm1_BA, soft.temperature, xp=jnp), batch.a_tm1, xp=jnp)
             bonus_B = soft.alpha * jnp.clip(log_policy_B, soft.clip, 0.0)
-        return Frozen(values_t, bonus_B, choice_BA)
+        return TargetOutputs(values_t, bonus_B, choice_BA)
 
     @property
     def _chooses_apart(self) -> bool:
         """Whether the target net is asked twice: for the choice of an action, and for its value."""
         return self._head.chooses_apart and self.spec.target.rule == "target"
 
-    def target(self, params: Any, batch: Item, frozen: Frozen, draws: Draws | None = None) -> jax.Array:
+    def target(self, params: Any, batch: Item, outputs: TargetOutputs, draws: Draws | None = None) -> jax.Array:
         """What the estimates of a batch are pulled towards, by the target rule."""
-        maths, rule, (values_t, bonus_B, choice_BA) = self._estimates, self.spec.target.rule, frozen
+        maths, rule, (values_t, bonus_B, choice_BA) = self._estimates, self.spec.target.rule, outputs
         if rule != "target":
             online_t = self.estimate(jax.lax.stop_gradient(params), batch.s_t, _mode("choose", draws)).values
             values_t = online_t if rule == "vanilla" else values_t
@@ -360,13 +362,13 @@ class JaxEngine:
         self,
         params: Any,
         batch: Any,
-        frozen: Frozen,
+        outputs: TargetOutputs,
         weight_B: jax.Array | None = None,
         draws: Draws | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """Mean loss of one batch under the network's own parameters; beside it TD errors (B,) and the mean Q-value."""
         maths = self._estimates
-        aim = batch.target if isinstance(batch, Aimed) else self.target(params, batch, frozen, draws)
+        aim = batch.target if isinstance(batch, Aimed) else self.target(params, batch, outputs, draws)
         target = jax.lax.stop_gradient(aim)
         values, tau = self.estimate(params, batch.s_tm1, _mode("learn", draws))
         z = targets.value_of(values, batch.a_tm1, xp=jnp)
@@ -377,7 +379,7 @@ class JaxEngine:
         self,
         params: jax.Array,
         batch: Any,
-        frozen: Frozen,
+        outputs: TargetOutputs,
         weight_B: jax.Array | None = None,
         draws: Draws | None = None,
         scale: jax.Array | None = None,
@@ -398,9 +400,9 @@ class JaxEngine:
 
         parts = self.spec.optimizer.accumulate
         if parts == 1:
-            gradient, loss, td_B, q = of(batch, frozen, weight_B, draws)
+            gradient, loss, td_B, q = of(batch, outputs, weight_B, draws)
         else:
-            split = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), (batch, frozen, weight_B))
+            split = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), (batch, outputs, weight_B))
             draws_of_parts = None if draws is None else self._draws_of_parts(draws, parts)
 
             def add(total: jax.Array, inputs: Any) -> Any:
@@ -410,7 +412,7 @@ class JaxEngine:
             total, (losses, td_PB, qs) = jax.lax.scan(add, jnp.zeros_like(params), (*split, draws_of_parts))
             gradient, loss, td_B, q = total / parts, jnp.mean(losses), td_PB.reshape(-1), jnp.mean(qs)
         if scale is not None:  # running averages ask for their step whatever the loss is multiplied by
-            is_scaled = True if self._measured is None else ~self._measured
+            is_scaled = True if self._is_average is None else ~self._is_average
             gradient = jnp.where(is_scaled, gradient / scale, gradient)
         return gradient, loss, td_B, q
 
@@ -418,25 +420,28 @@ class JaxEngine:
         self, params: jax.Array, optimizer: Any, gradient: jax.Array, loss: jax.Array, learning_rate: jax.Array
     ) -> tuple[jax.Array, Any, jax.Array, jax.Array]:
         """Clip and follow a gradient, unless it or the loss is not finite; the norm before clipping, and whether."""
-        measured: Any = 0.0
-        if self._measured is not None:  # running averages take the step they ask for, whatever the optimiser
-            measured, gradient = jnp.where(self._measured, gradient, 0.0), jnp.where(self._measured, 0.0, gradient)
+        averages_step: Any = 0.0
+        if self._is_average is not None:  # running averages take the step they ask for, whatever the optimiser
+            averages_step, gradient = (
+                jnp.where(self._is_average, gradient, 0.0),
+                jnp.where(self._is_average, 0.0, gradient),
+            )
         norm = jnp.sqrt(jnp.vdot(gradient, gradient))
         finite = jnp.isfinite(norm) & jnp.isfinite(loss)
         if self.spec.optimizer.clip is not None:
             gradient = gradient * jnp.minimum(1.0, self.spec.optimizer.clip / (norm + 1e-6))
-        step, moved = self._direction.update(gradient, optimizer, params)
-        if self._measured is not None:
-            step = jnp.where(self._measured, 0.0, step)
-            finite &= jnp.all(jnp.isfinite(measured))
+        step, moved = self._transform.update(gradient, optimizer, params)
+        if self._is_average is not None:
+            step = jnp.where(self._is_average, 0.0, step)
+            finite &= jnp.all(jnp.isfinite(averages_step))
 
         def keep(new: jax.Array, old: jax.Array) -> jax.Array:
             return jnp.where(finite, new, old)  # the NaN guard: a bad update leaves no trace
 
-        new = params - learning_rate * step - measured
+        new = params - learning_rate * step - averages_step
         return keep(new, params), jax.tree.map(keep, moved, optimizer), norm, finite
 
-    def _where_measured(self) -> np.ndarray | None:
+    def _where_averages(self) -> np.ndarray | None:
         """Which numbers of the flat vector are running averages, if any."""
         mask = np.zeros(self.layout.size, bool)
         for name, (start, end, _) in self.layout.spans().items():
@@ -481,7 +486,7 @@ def _composed(spec: Spec, num_actions: int) -> Functions:
 
 
 def _of_the_user(network: Module) -> Functions:
-    return Functions(network.init, lambda params, obs_B, mode: Estimate(network.apply(params, obs_B)))
+    return Functions(network.init, lambda params, obs_B, mode: HeadOutput(network.apply(params, obs_B)))
 
 
 def _estimates(spec: Spec, head: Head) -> Any:

@@ -10,7 +10,7 @@ from hotloop.engines.jax.modules import ACTING, Functions, Mode, Params, dense_l
 from hotloop.spec import C51Head, Head, IqnHead, QuantileHead, ScalarHead
 
 
-class Estimate(NamedTuple):
+class HeadOutput(NamedTuple):
     """Q-values (B, A), or per action logits of atoms or quantiles (B, A, N), whose fractions are `tau`."""
 
     values: jax.Array
@@ -20,19 +20,19 @@ class Estimate(NamedTuple):
 def scalar(spec: ScalarHead, num_actions: int, scheme: str = "default") -> Functions:
     """One Q-value per action."""
     streams = dense_streams(spec, num_actions, 1, scheme)
-    return streams._replace(apply=lambda *args: Estimate(streams.apply(*args)[..., 0]))
+    return streams._replace(apply=lambda *args: HeadOutput(streams.apply(*args)[..., 0]))
 
 
 def c51(spec: C51Head, num_actions: int, scheme: str = "default") -> Functions:
     """Logits of `atoms` fixed returns per action."""
     streams = dense_streams(spec, num_actions, spec.atoms, scheme)
-    return streams._replace(apply=lambda *args: Estimate(streams.apply(*args)))
+    return streams._replace(apply=lambda *args: HeadOutput(streams.apply(*args)))
 
 
 def qr(spec: QuantileHead, num_actions: int, scheme: str = "default") -> Functions:
     """Quantiles at fixed fractions per action."""
     streams = dense_streams(spec, num_actions, spec.quantiles, scheme)
-    return streams._replace(apply=lambda *args: Estimate(streams.apply(*args), _midpoints(spec.quantiles)))
+    return streams._replace(apply=lambda *args: HeadOutput(streams.apply(*args), _midpoints(spec.quantiles)))
 
 
 def iqn(spec: IqnHead, num_actions: int, scheme: str = "default") -> Functions:
@@ -52,7 +52,7 @@ def iqn(spec: IqnHead, num_actions: int, scheme: str = "default") -> Functions:
             "streams": streams.init(streams_key, features_BF),
         }
 
-    def apply(params: Params, features_BF: jax.Array, mode: Mode = ACTING) -> Estimate:
+    def apply(params: Params, features_BF: jax.Array, mode: Mode = ACTING) -> HeadOutput:
         (batch, width), count = features_BF.shape, counts[mode.role]
         tau_BN = mode.uniform((batch, count)) if mode.is_random else jnp.broadcast_to(_midpoints(count), (batch, count))
         cosines = cosines_of_pi(tau_BN.reshape(-1, 1) * jnp.arange(spec.cosines, dtype=jnp.float32))
@@ -64,9 +64,9 @@ def iqn(spec: IqnHead, num_actions: int, scheme: str = "default") -> Functions:
                 values_BA1: jax.Array = streams.apply(params["streams"], x_BF, mode.part(1))
                 return values_BA1[..., 0]
 
-            return Estimate(jax.vmap(of_fraction, in_axes=1, out_axes=2)(mixed_BNF), tau_BN)
+            return HeadOutput(jax.vmap(of_fraction, in_axes=1, out_axes=2)(mixed_BNF), tau_BN)
         values = streams.apply(params["streams"], mixed_BNF.reshape(batch * count, width), mode.part(1))
-        return Estimate(values.reshape(batch, count, num_actions).swapaxes(1, 2), tau_BN)
+        return HeadOutput(values.reshape(batch, count, num_actions).swapaxes(1, 2), tau_BN)
 
     return Functions(init, apply)
 

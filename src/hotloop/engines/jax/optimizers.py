@@ -9,18 +9,18 @@ import jax.numpy as jnp
 from hotloop.spec import Optimizer
 
 
-class Direction(NamedTuple):
+class GradientTransform(NamedTuple):
     """`init(params) -> state` and `update(gradient, state, params) -> (step, state)`, as optax has them."""
 
     init: Callable[[Any], Any]
     update: Callable[..., tuple[Any, Any]]
 
 
-def direction(spec: Optimizer) -> Direction:
+def gradient_transform(spec: Optimizer) -> GradientTransform:
     """Map a (clipped) gradient to the step that the learning rate then scales; PyTorch's conventions."""
     if spec.kind == "adam":
         return scale_by_adam(spec.beta1, spec.beta2, spec.eps)
-    return Direction(*_from_optax(spec))
+    return GradientTransform(*_from_optax(spec))
 
 
 def _from_optax(spec: Optimizer) -> Any:
@@ -45,7 +45,7 @@ class AdamState(NamedTuple):
     square: jax.Array
 
 
-def scale_by_adam(beta1: float, beta2: float, eps: float) -> Direction:
+def scale_by_adam(beta1: float, beta2: float, eps: float) -> GradientTransform:
     """Adam with both bias corrections folded into two scalars.
 
     The same numbers as optax.scale_by_adam with one division per weight instead of three.
@@ -66,4 +66,4 @@ def scale_by_adam(beta1: float, beta2: float, eps: float) -> Direction:
         step = (root / (1 - beta1**t)) * mean / (jnp.sqrt(square) + eps * root)
         return step, AdamState(steps, mean, square)
 
-    return Direction(init, update)
+    return GradientTransform(init, update)

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from hotloop import registry
 from hotloop.engines.jax import cores
-from hotloop.engines.jax.engine import Draws, Frozen, JaxEngine, LearnerState
-from hotloop.engines.jax.heads import Estimate
+from hotloop.engines.jax.engine import Draws, JaxEngine, LearnerState, TargetOutputs
+from hotloop.engines.jax.heads import HeadOutput
 from hotloop.engines.jax.modules import ACTING, Functions, Params
 from hotloop.learning import targets
 from hotloop.spec import Network, Spec
@@ -29,14 +29,14 @@ class RecurrentEngine(JaxEngine):
         self._burn_in = sequence.burn_in
         torso, core, head, scheme = section.torso, section.core, section.head, section.init
         self._torso: Functions = registry.builder(torso.record, spec.engine)(torso, scheme)
-        self._core: cores.Core = cores.CORES[core.kind](core, scheme)
+        self._core: cores.RecurrentModule = cores.CORES[core.kind](core, scheme)
         self._outputs: Functions = registry.builder(head.record, spec.engine)(head, num_actions, scheme)
         super().__init__(spec, obs, num_actions)
 
     def _make_network(self, network: Any) -> Functions:
         """Torso, core and head, which without a memory see what begins an episode."""
         del network
-        return Functions(self._init_network, lambda params, obs_B, mode: Estimate(self._from_nothing(params, obs_B)))
+        return Functions(self._init_network, lambda params, obs_B, mode: HeadOutput(self._from_nothing(params, obs_B)))
 
     def _init_network(self, key: jax.Array, obs_B: Any) -> Params:
         torso_key, core_key, head_key = jax.random.split(key, 3)
@@ -110,18 +110,18 @@ class RecurrentEngine(JaxEngine):
         state, td, sums = super().update(state, batches, learning_rate, mean_of_known(batches.truncated))
         return state, td.reshape(batches.r_t.shape), sums
 
-    def frozen(self, target: jax.Array, batch: Any, draws: Draws | None = None) -> Frozen:
+    def target_outputs(self, target: jax.Array, batch: Any, draws: Draws | None = None) -> TargetOutputs:
         """What the target net, with a memory of its own, says of the next states: (B, L, A)."""
         del draws
         if not self.has_target:
-            return Frozen(None, None)
-        return Frozen(self.learned_q(self.layout.unflatten(target), batch)[1:].swapaxes(0, 1), None)
+            return TargetOutputs(None, None)
+        return TargetOutputs(self.learned_q(self.layout.unflatten(target), batch)[1:].swapaxes(0, 1), None)
 
     def loss(
         self,
         params: Any,
         batch: Any,
-        frozen: Frozen,
+        outputs: TargetOutputs,
         weight_B: jax.Array | None = None,
         draws: Draws | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -134,7 +134,7 @@ class RecurrentEngine(JaxEngine):
         q_BTA = self.learned_q(params, batch).swapaxes(0, 1)
         flat = batch.r_t.size
         q_t = jax.lax.stop_gradient(q_BTA[:, 1:]).reshape(flat, -1)  # one unroll serves both sides
-        values_t = q_t if rule == "vanilla" else frozen.values_t.reshape(flat, -1)  # type: ignore[union-attr]
+        values_t = q_t if rule == "vanilla" else outputs.values_t.reshape(flat, -1)  # type: ignore[union-attr]
         z_t = targets.best_value(values_t, values_t if rule == "target" else q_t, xp=jnp)
         target = jax.lax.stop_gradient(maths.target(batch.r_t.reshape(-1), batch.discount_t.reshape(-1), z_t))
         z = targets.value_of(q_BTA[:, :-1].reshape(flat, -1), batch.a_tm1.reshape(-1), xp=jnp)

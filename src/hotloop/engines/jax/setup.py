@@ -43,7 +43,7 @@ def dense_products(spec: Spec) -> list[tuple[int, int, int]]:
         return []
     head, torso, batch = spec.network.head, spec.network.torso.dense_widths, spec.replay.batch_size
     if spec.on_policy is not None:
-        batch = spec.block.env_steps // spec.on_policy.minibatches
+        batch = spec.block_plan.env_steps // spec.on_policy.minibatches
     if spec.replay.sequence is not None:
         batch *= spec.replay.sequence.burn_in + spec.replay.sequence.length
     products = [(batch, wide, high) for wide, high in pairwise(torso)]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hotloop.assembly import Player
-from hotloop.engines.protocol import Engine, Weights
+from hotloop.engines.protocol import Weights
 from hotloop.envs import host_recording
 from hotloop.envs.host_spaces import HostSpaces
 from hotloop.errors import SpecError
@@ -26,8 +26,7 @@ class Agent:
     """Weights of a run and the network they belong to."""
 
     def __init__(self, player: Player, weights: Weights) -> None:
-        self.spec, self.env, self.device_engine = player.spec, player.env, player.engine
-        self.engine: Engine = player.engine.on_host()
+        self.spec, self.env, self.engine = player.spec, player.env, player.engine
         self.weights, self._policy = weights, self.engine.freeze(weights)
         self._random = np.random.default_rng(self.spec.seed)
 
@@ -77,10 +76,12 @@ class Agent:
         episodes = episodes or EPISODES
         if isinstance(self.env, HostSpaces):
             return play_on_host(self.spec, self._best, episodes, seed, most_steps, tell).summary()
-        from hotloop.pipelines.device_play import play_on_device
+        from hotloop.pipelines.device_play import functions_of, play_on_device
 
         masked, limit = self.spec.env.action_mask, self.spec.evaluation.max_steps
-        return play_on_device(self.env, self.device_engine, self.weights, episodes, limit, masked, seed).summary()
+        return play_on_device(
+            self.env, functions_of(self.engine), self.weights, episodes, limit, masked, seed
+        ).summary()
 
     @property
     def can_record(self) -> bool:
@@ -98,11 +99,13 @@ class Agent:
             frames, fps = host_recording.record(self.spec, env, self._best, seed)
             return write_gif(frames, Path(path), fps)
         film = film_of(env.render_fps)
-        from hotloop.pipelines.device_play import record
+        from hotloop.pipelines.device_play import functions_of, record
 
         # The first picture is drawn before a step.
         steps = min(self.spec.evaluation.max_steps, film.every * (film.frames - 1))
-        frames = record(env, self.device_engine, self.weights, seed, steps, film.every, self.spec.env.action_mask)
+        frames = record(
+            env, functions_of(self.engine), self.weights, seed, steps, film.every, self.spec.env.action_mask
+        )
         return write_gif(frames, Path(path), film.fps)
 
     def _best(self, obs_N: Any, legal_NA: np.ndarray | None = None) -> np.ndarray:

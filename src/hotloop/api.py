@@ -269,7 +269,7 @@ def load_with(
 
     player = Player(spec, own)
     try:
-        return Agent(player, player.engine.layout.from_named(named))
+        return Agent(player, player.engine.from_named(named))
     except ValueError as error:
         raise SpecError(f"{where}: {error}") from None
 

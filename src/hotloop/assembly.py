@@ -1,12 +1,13 @@
 """Env, engine and pipeline of a spec, wired together: the one place where the rooms meet."""
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from hotloop import registry
-from hotloop.engines.jax import setup
+from hotloop.engines.protocol import Engine
 from hotloop.errors import SpecError
+from hotloop.members import Members
 from hotloop.registry import ENGINES, PIPELINES
-from hotloop.registry import load as load_registered
 from hotloop.replay.plan import MemoryPlan, available_host_memory
 from hotloop.spec import EpsilonGreedy, Network, Spec
 from hotloop.spec.network import NOISE
@@ -45,17 +46,24 @@ class Substitutes(NamedTuple):
 
     env: Any = None
     """As `Own.env`; called without the options of the env that it stands in for."""
-    replay: Any = None
-    update: Any = None
+    replay: Callable[[Any], Any] | None = None
+    """Called with the pipeline's replay (`replay.host.HostReplay`, on the device a `replay.device.DeviceReplay`), gives
+    what is used instead."""
+    update: Callable[[Any], Any] | None = None
+    """Called with what learns (`Engine.learn`, on the device `JaxEngine.update`), gives what is called instead."""
     log: bool = True
     """Whether lines of metrics are written: the one who drives the session does."""
 
-    def refusal(self) -> str | None:
-        """The first that cannot be replaced yet."""
-        for name in ("replay", "update"):
-            if getattr(self, name) is not None:
-                return f"the {name} of a run cannot be replaced yet; env and log can"
-        return None
+    def put_into(self, pipeline: Any) -> None:
+        """Replace the replay and the update of a pipeline that has no session yet."""
+        for name, make in (("replay", self.replay), ("update", self.update)):
+            if make is None:
+                continue
+            if not callable(make):
+                raise SpecError(f"replace: {name} is {make!r}, expected a function that is given the run's own {name}")
+            if not hasattr(pipeline, name):
+                raise SpecError(f"replace: this run has no {name}")
+            setattr(pipeline, name, make(getattr(pipeline, name)))
 
 
 def _with_own_network(spec: Spec, own: Own) -> tuple[Spec, list[str]]:
@@ -111,10 +119,12 @@ class Player:
         has_device_env = self._own_env is not None and self._own_env.device is not None
         self.on_device = has_device_env or registry.is_device_env(self.spec.env.id)
         self.pipeline_choice = self._choose_pipeline()
-        self.machine = setup.start(self.spec, steps_meanwhile=self.pipeline_choice.name == "concurrent")
+        record = ENGINES[self.spec.engine]
+        start, make = registry.imported(record.start), registry.imported(record.make)
+        self.machine = start(self.spec, steps_meanwhile=self.pipeline_choice.name == "concurrent")
         obs, num_actions = self._make_env()
         try:
-            self.engine = load_registered(ENGINES, self.spec.engine, "engine")(self.spec, obs, num_actions, own.network)
+            self.engine: Engine = make(self.spec, obs, num_actions, own.network)
         except ValueError as error:
             raise SpecError(f"network: {error}") from None
 
@@ -168,7 +178,7 @@ class Player:
     def _choose_pipeline(self) -> PipelineChoice:
         spec, wanted = self.spec, self.spec.pipeline
         kind = "a device env" if self.on_device else "a Gymnasium env, stepped on the host"
-        fitting = ("fused", "sync") if self.on_device else ("sync", "concurrent")
+        fitting = [name for name in PIPELINES if self._makers(name)]
         if wanted not in ("auto", *fitting):
             raise SpecError(
                 f"pipeline {wanted} does not serve {spec.env.id}, which is {kind}; use {' or '.join(fitting)}, or auto"
@@ -189,18 +199,24 @@ class Player:
             return PipelineChoice(wanted, "as the spec says")
         if self.on_device:
             return PipelineChoice("fused", f"the env is {kind}")
-        if setup.is_image_network(spec):
+        if spec.sees_images:
             why = f"the env is {kind}, and learning from images takes long enough to step meanwhile"
             return PipelineChoice("concurrent", why)
         return PipelineChoice("sync", f"the env is {kind}")
 
+    def _makers(self, pipeline: str) -> Mapping[str, str]:
+        """Who makes a pipeline for envs as these, by what is learned from."""
+        record = PIPELINES[pipeline]
+        return record.on_device if self.on_device else record.on_host
+
     def _only_in_one_program(self) -> str | None:
         """A choice that only the fused pipeline knows, where another would run."""
-        spec = self.spec
-        if self.on_device and spec.pipeline in ("auto", "fused"):
+        wanted = self.spec.pipeline
+        if wanted == "auto":
+            wanted = "fused" if self.on_device else "sync"
+        if self.spec.learns_from in self._makers(wanted):
             return None
-        has_core = isinstance(spec.network, Network) and spec.network.core is not None
-        return "on_policy" if spec.on_policy else "network.core" if has_core else None
+        return "on_policy" if self.spec.on_policy else "network.core"
 
 
 class Assembly(Player):
@@ -211,17 +227,21 @@ class Assembly(Player):
 
     def __init__(self, spec: Spec, own: Own | None = None, substitutes: Substitutes | None = None) -> None:
         substitutes = substitutes or Substitutes()
-        if refusal := substitutes.refusal():
-            raise SpecError(refusal)
         if substitutes.env is not None:
             spec, own = _with_env(spec, options={}), (own or Own())._replace(env=substitutes.env)
         try:
             super().__init__(spec, own)
-            make = load_registered(PIPELINES, self.pipeline_choice.name, "pipeline")
-            self.pipeline = make(self.spec, self.env if self.envs is None else self.envs, self.engine)
+            self.pipeline = self._make_pipeline()
+            substitutes.put_into(self.pipeline)
         except BaseException:
             self.close()
             raise
+
+    def _make_pipeline(self) -> Any:
+        make = registry.imported(self._makers(self.pipeline_choice.name)[self.spec.learns_from])
+        if self.envs is not None:
+            return make(self.spec, self.envs, self.engine)
+        return make(self.spec, self.env, self.engine.device_functions)
 
     def __enter__(self) -> Self:
         return self
@@ -279,44 +299,44 @@ class Assembly(Player):
                 "evaluation.options change what the agent sees or does; only rewards and endings may differ"
             )
 
-    def session(self, seeds: list[int]) -> "Session":
+    def session(self, members: Members) -> "Session":
         """The pipeline with its state, for the host loop to drive."""
-        session: Session = self.pipeline.session(seeds)
+        session: Session = self.pipeline.session(members)
         return session
 
     def memory_plan(self) -> MemoryPlan:
         """What the run will need, before any of it is allocated."""
-        from hotloop.pipelines.seeds import SeedAxis
+        from hotloop.pipelines.member_axis import MemberAxis
 
-        block, axis, replay = self.spec.block_plan, SeedAxis(self.spec.seeds), self.pipeline.num_bytes()
-        row_bytes, apart = self.pipeline.row_bytes, setup.device_memory_available()
+        block, axis, apart = self.spec.block_plan, MemberAxis(len(self.spec.members)), self.engine.memory_available()
         available = available_host_memory() if apart is None else apart
-        times = f" x {axis.rows} seeds" if axis.count > 1 else ""
-        weights = axis.rows * 4 * self.engine.layout.size
+        times = f" x {axis.rows} {self.spec.members.kind}s" if axis.count > 1 else ""
+        weights = axis.rows * 4 * self.engine.num_weights
         if on_policy := self.spec.on_policy:
+            collected = self.pipeline.num_bytes()
             parts = {
                 f"weights, moments, gradient{times}": 4 * weights,
-                f"{self.pipeline.capacity:,} steps at a time": axis.num_devices * replay,
-                f"{block.updates} minibatches": axis.num_devices * 2 * on_policy.epochs * replay,
+                f"{block.env_steps:,} steps at a time": axis.num_devices * collected,
+                f"{block.updates} minibatches": axis.num_devices * 2 * on_policy.epochs * collected,
             }
             return MemoryPlan(parts, available, self._memory_remedies(), "on_policy.steps")
-        drawn, batch = self.spec.updates_per_draw, self.spec.replay.batch_size
-        kept = {f"replay of {self.pipeline.capacity:,} transitions{times}": axis.rows * replay}
+        drawn, batch, replay = self.spec.updates_per_draw, self.spec.replay.batch_size, self.pipeline.replay
+        stored = {f"replay of {replay.capacity:,} transitions{times}": axis.rows * replay.num_bytes()}
         used = {
             f"weights, target, moments, gradient{times}": 5 * weights,
-            f"{drawn} batches": axis.num_devices * 2 * drawn * batch * row_bytes,
+            f"{drawn} batches": axis.num_devices * 2 * drawn * batch * replay.row_bytes,
         }
         if axis.rows > axis.num_devices:
-            used["the seed at work on each device"] = axis.num_devices * replay
+            used[f"the {self.spec.members.kind} at work on each device"] = axis.num_devices * replay.num_bytes()
         if self.on_device or apart is None:
-            return MemoryPlan({**kept, **used}, available, self._memory_remedies())
+            return MemoryPlan({**stored, **used}, available, self._memory_remedies())
         beside = MemoryPlan(used, available, (), "replay.batch_size", f"{self.machine['device']} memory")
-        return MemoryPlan(kept, available_host_memory(), self._memory_remedies(), where="host memory", beside=beside)
+        return MemoryPlan(stored, available_host_memory(), self._memory_remedies(), where="host memory", beside=beside)
 
     def _memory_remedies(self) -> tuple[str, ...]:
         """What else than a smaller replay would make a run fit."""
         if self.on_device:
-            return ("the number of seeds",) if self.spec.seeds > 1 else ()
+            return (f"the number of {self.spec.members.kind}s",) if self.spec.members.are_many else ()
         shapes, replay = self.env.observations.shapes, self.spec.replay
         is_image = getattr(shapes, "dtype", None) == "uint8" and len(shapes.shape) == 3
         if is_image and replay.stacked_frames == 1 and shapes.shape[0] <= shapes.shape[2]:
@@ -330,13 +350,13 @@ class Assembly(Player):
         spec, block = self.spec, self.spec.block_plan
         lines = [
             f"{spec.name}: {spec.env.id} x{spec.env.num_envs}, {self._diet()}, "
-            f"{self.engine.layout.size:,} weights, {self._seeds()}",
+            f"{self.engine.num_weights:,} weights, {self._members()}",
             f"pipeline: {self.pipeline_choice}; device: {self.machine['device']}; threads: {self.machine['threads']}",
             str(self.memory_plan()),
         ]
-        if spec.on_policy is None and self.pipeline.capacity != spec.replay.capacity:
+        if spec.on_policy is None and self.pipeline.replay.capacity != spec.replay.capacity:
             lines.append(
-                f"replay.capacity {spec.replay.capacity:,} rounded down to {self.pipeline.capacity:,}, "
+                f"replay.capacity {spec.replay.capacity:,} rounded down to {self.pipeline.replay.capacity:,}, "
                 f"a whole number of blocks of {block.env_steps:,} transitions"
             )
         return lines
@@ -354,11 +374,11 @@ class Assembly(Player):
             f"batch {spec.replay.batch_size}"
         )
 
-    def _seeds(self) -> str:
-        first, count = self.spec.seed, self.spec.seeds
-        if count == 1:
-            return f"seed {first}"
-        from hotloop.pipelines.seeds import SeedAxis
+    def _members(self) -> str:
+        members = self.spec.members
+        if not members.are_many:
+            return str(members)
+        from hotloop.pipelines.member_axis import MemberAxis
 
-        axis = SeedAxis(count)
-        return f"{count} seeds from {first}, on {axis.num_devices} device(s), {axis.rows // axis.num_devices} on each"
+        axis = MemberAxis(len(members))
+        return f"{members}, on {axis.num_devices} device(s), {axis.rows // axis.num_devices} on each"

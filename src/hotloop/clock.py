@@ -15,7 +15,7 @@ from hotloop.spans import Spans
 
 
 class Rates(NamedTuple):
-    """Per second, of all seeds together."""
+    """Per second, of all members together."""
 
     env_steps: float = 0.0
     updates: float = 0.0

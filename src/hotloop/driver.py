@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Driver:
-    """One training session of one run, of one seed or several side by side."""
+    """One training session of one run, of one member or several side by side."""
 
     def __init__(
         self, assembly: Assembly, store: Store, reporter: Reporter, listeners: Sequence[Listener] = ()
@@ -37,8 +37,8 @@ class Driver:
         """Say what is about to happen, and refuse what does not fit into memory."""
         self.began = time.perf_counter()
         self.assembly, self.store, self.reporter, self.spec = assembly, store, reporter, assembly.spec
-        self.standing = Standing([(self.spec.seed + i) % 2**32 for i in range(self.spec.seeds)])
-        self.session = assembly.session(self.standing.seeds)
+        self.standing = Standing(self.spec.members)
+        self.session = assembly.session(self.spec.members)
         if refusal := assembly.memory_plan().refusal():
             raise SpecError(refusal)
         for line in assembly.describe():
@@ -62,7 +62,7 @@ class Driver:
         """Run on from a checkpoint; `moves_end`: to a new end, which a goal already reached does not forestall."""
         try:
             lost = self.session.restore(arrays)
-            self.standing = Standing.from_facts(facts, self.standing.seeds)
+            self.standing = Standing.from_facts(facts, self.spec.members)
         except (ValueError, TypeError, OverflowError) as error:  # whatever numbers a damaged file can hold
             raise SpecError(f"{self.store.path}: {error}") from None
         self._compile()
@@ -143,10 +143,10 @@ class Driver:
             if self.interrupts.seen and self.standing.owes_evaluation:  # someone could not wait for it
                 stop, is_cut_short = Stop("signal", self.interrupts.seen), True
         self._checkpoint(host)
-        self._save_weights("last", host, self.standing.best_seed())
-        if len(self.standing.seeds) > 1:
-            for index, seed in enumerate(self.standing.seeds):
-                self._save_weights(f"seed-{seed}", host, index)
+        self._save_weights("last", host, self.standing.best_member())
+        if self.spec.members.are_many:
+            for index, name in enumerate(self.spec.members.names):
+                self._save_weights(name, host, index)
         if isinstance(self.store, InFolder) and not is_cut_short:
             has_best = self.standing.best_return is not None
             final_pictures.draw(self.assembly, self.store, self.reporter, has_best=has_best)
@@ -176,11 +176,11 @@ class Driver:
             raise kind(f"{error} (env step {now.env_steps:,}); nothing of it was stored, and {kept}") from error
 
     def _stop_if_diverged(self, host: Reading) -> None:
-        index = stopping.diverged_seed(self.spec, host)
+        index = stopping.diverged_member(self.spec, host)
         if index is not None:
             self._log(host)
             dump = self.store.dump_state(self.session.arrays, counts(host))
-            raise stopping.divergence(host, self.standing.seeds, index, dump)
+            raise stopping.divergence(host, self.spec.members, index, dump)
 
     def _log(self, host: Reading, *, forget: bool = False) -> None:
         """Tell a line of metrics; `forget` begins the sums of the next one."""
@@ -218,11 +218,11 @@ class Driver:
             return
         is_best = standing.take(host.env_steps, played.each, played.together)
         if is_best:
-            self._save_weights("best", host, standing.best_seed())
+            self._save_weights("best", host, standing.best_member())
         self.audience.tell(Evaluation(host.env_steps, played.together, is_best))
 
     def _save_weights(self, which: str, host: Reading, index: int) -> None:
-        named = self.assembly.engine.layout.to_named(self.session.weights(index))
+        named = self.assembly.engine.to_named(self.session.weights(index))
         self.store.save_weights(which, named, self.standing.weights_facts(host, index))
 
     def _checkpoint(self, host: Reading) -> Any:

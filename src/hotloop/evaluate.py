@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hotloop.envs.host import HostEnvs, open_envs
+from hotloop.episodes import RunningEpisodes
 from hotloop.errors import EnvFailed
 from hotloop.experience import VectorStep
 from hotloop.spec import Spec
@@ -97,17 +98,16 @@ def play(
     failures = steps = 0
     share_N = np.full(envs.num_envs, wanted // envs.num_envs) + (np.arange(envs.num_envs) < wanted % envs.num_envs)
     played: list[_Played] = []
-    count_N, length_N = np.zeros((2, envs.num_envs), np.int64)
-    return_N = np.zeros(envs.num_envs)
+    count_N, running = np.zeros(envs.num_envs, np.int64), RunningEpisodes(envs.num_envs)
 
     def keep(step: VectorStep, i: int, endless: bool) -> None:
         info = {key: float(step.info[key][i]) for key in envs.info_keys}
-        played.append(_Played(i, int(count_N[i]), float(return_N[i]), int(length_N[i]), info, endless))
+        played.append(_Played(i, int(count_N[i]), float(running.returns[i]), int(running.lengths[i]), info, endless))
 
     obs = envs.reset(seed)
-    while (running_N := count_N < share_N).any():
+    while (unfinished_N := count_N < share_N).any():
         if most_steps is not None and steps >= most_steps:
-            begun = int((count_N + (length_N > 0))[running_N].min())
+            begun = int((count_N + (running.lengths > 0))[unfinished_N].min())
             if begun:  # an env that raised has begun nothing yet
                 share_N = np.minimum(share_N, begun)
                 break
@@ -116,19 +116,18 @@ def play(
         chosen_N = greedy(obs) if envs.legal is None else greedy(obs, envs.legal)
         step = envs.step(chosen_N.astype(np.int32))
         obs = step.obs
-        return_N += np.where(step.valid, step.reward, 0.0)
-        length_N += step.valid
+        running.add(step)
         steps += int(np.count_nonzero(step.valid))
         failures += int(step.failed.sum())
         if failures > 10 + wanted:
             raise EnvFailed(f"envs raised {failures} times in an evaluation of {wanted} episodes")
         ended = step.terminated | step.truncated | step.failed
-        too_long = (length_N >= limit) & ~ended
+        too_long = (running.lengths >= limit) & ~ended
         for i in np.flatnonzero((ended | too_long) & ~step.failed):
             if count_N[i] < share_N[i]:
                 keep(step, int(i), endless=bool(too_long[i]))
             count_N[i] += 1
-        return_N[ended | too_long], length_N[ended | too_long] = 0.0, 0
+        running.begin_anew(ended | too_long)
         if too_long.any():
             fresh = envs.restart(too_long)
             if fresh is None:

@@ -9,7 +9,7 @@ from hotloop.runs import statistics
 
 
 class Played(NamedTuple):
-    """What greedy episodes came to: for each seed, and for all of them."""
+    """What greedy episodes came to: for each member, and for all of them."""
 
     each: list[dict[str, Any]]
     together: dict[str, Any]
@@ -28,4 +28,4 @@ def play(session: Session, attempt: int, interrupts: Interrupts, reporter: Repor
         except Interrupted:
             return None
     each: list[dict[str, Any]] = [episodes.summary() for episodes in played]
-    return Played(each, statistics.together(each) if len(each) > 1 else each[0])
+    return Played(each, statistics.together(each, session.members) if len(each) > 1 else each[0])

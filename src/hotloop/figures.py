@@ -17,7 +17,7 @@ ON_EVERY_SESSION = {"evaluate", "log"}
 
 
 def line_of(spec: Spec, host: Reading, seconds: float, rates: Rates) -> dict[str, Any]:
-    """What a line of metrics says: means over the seeds, and with several of them each one's own."""
+    """What a line of metrics says: means over the members, and with several of them each one's own."""
     totals = host.totals
     loss, grad_norm, q, applied = totals.update.T
     ratio = statistics.ratio
@@ -40,8 +40,9 @@ def line_of(spec: Spec, host: Reading, seconds: float, rates: Rates) -> dict[str
         explore: _at(spec.exploration_schedule, host.env_steps),
         "learning_rate": _at(spec.optimizer.learning_rate, host.env_steps),
     }
-    if len(host.steps) > 1:
-        figures["by_seed"] = {name: [statistics.plain(value) for value in values] for name, values in each.items()}
+    members = spec.members
+    if members.are_many:
+        figures[members.by] = {name: [statistics.plain(value) for value in values] for name, values in each.items()}
     return figures
 
 
@@ -66,7 +67,7 @@ def shown_of(line: dict[str, Any], standing: Standing) -> dict[str, Any]:
 def result_of(
     spec: Spec, host: Reading, standing: Standing, clock: Clock, stop: Stop, seconds: float
 ) -> dict[str, Any]:
-    """The run's figures. Counts are of one seed (a mean, if they differ); speeds are of all together."""
+    """The run's figures. Counts are of one member (a mean, if they differ); speeds are of all together."""
     line, evaluation = line_of(spec, host, seconds, clock.speed), standing.evaluation or {}
     learned = host.first_update_at > 0
     # The block in which learning began counts: it was followed by updates.
@@ -92,9 +93,10 @@ def result_of(
         "stopped": stop.sentence,
         "stopped_by": stop.kind,
     }
-    if len(standing.seeds) > 1:
-        result["seeds"] = standing.seeds
-        result |= {name: evaluation[name] for name in ("return_iqm", "return_interval", "by_seed") if evaluation}
+    members = standing.members
+    if members.are_many:
+        result[f"{members.kind}s"] = list(members.numbers)
+        result |= {name: evaluation[name] for name in ("return_iqm", "return_interval", members.by) if evaluation}
     return result
 
 

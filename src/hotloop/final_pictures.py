@@ -21,7 +21,7 @@ def draw(assembly: Assembly, store: InFolder, reporter: Reporter, *, has_best: b
         except SpecError as error:
             reporter.warn(f"no recording: {error}")
             return
-        agent = Agent(assembly, assembly.engine.layout.from_named(named))
+        agent = Agent(assembly, assembly.engine.from_named(named))
         try:
             if agent.can_record:
                 store.attempt("recording.gif", lambda: agent.record(folder.recording, spec.seed))

@@ -20,6 +20,28 @@ class Entry(NamedTuple):
     about: str
 
 
+class EngineRecord(NamedTuple):
+    """What acts and learns."""
+
+    make: str
+    """`make(spec, obs, num_actions, network) -> Engine` (`hotloop.engines.protocol`)."""
+    start: str
+    """`start(spec, steps_meanwhile) -> dict`: called before it is made; says what was chosen of threads and devices."""
+    about: str
+    """One line about it."""
+
+
+class PipelineRecord(NamedTuple):
+    """How a run flows. Who makes it depends on what it learns from (`Spec.learns_from`) and on where its envs are."""
+
+    about: str
+    """One line about it."""
+    on_device: Mapping[str, str] = MappingProxyType({})
+    """For device envs: `make(spec, env, device_functions)`, a `DevicePipeline` (`hotloop.pipelines.device_session`)."""
+    on_host: Mapping[str, str] = MappingProxyType({})
+    """For Gymnasium envs: `make(spec, envs, engine) -> HostPipeline` (`hotloop.pipelines.host_run`)."""
+
+
 class TorsoRecord(NamedTuple):
     """All that a torso is: from an observation to features."""
 
@@ -112,13 +134,31 @@ HEADS: dict[str, HeadRecord] = {
         refuses=_BY_HUBER,
     ),
 }
-ENGINES: Mapping[str, Entry] = {
-    "jax": Entry("hotloop.engines.jax.engine:make_engine", "XLA; flat vectors; K gradient steps a call"),
+ENGINES: Mapping[str, EngineRecord] = {
+    "jax": EngineRecord(
+        make="hotloop.engines.jax.host:make_engine",
+        start="hotloop.engines.jax.setup:start",
+        about="XLA; flat vectors; K gradient steps a call",
+    ),
 }
-PIPELINES: Mapping[str, Entry] = {
-    "fused": Entry("hotloop.pipelines.fused:pipeline", "envs, acting, replay and updates in one XLA program"),
-    "sync": Entry("hotloop.pipelines.sync:pipeline", "envs, acting and replay on the host, then updates, in turn"),
-    "concurrent": Entry("hotloop.pipelines.concurrent:pipeline", "envs step on the host while the updates run"),
+PIPELINES: Mapping[str, PipelineRecord] = {
+    "fused": PipelineRecord(
+        about="envs, acting, replay and updates in one XLA program",
+        on_device={
+            "transitions": "hotloop.pipelines.fused:Fused",
+            "sequences": "hotloop.pipelines.recurrent:Recurrent",
+            "rollouts": "hotloop.pipelines.on_policy:OnPolicy",
+        },
+    ),
+    "sync": PipelineRecord(
+        about="envs, acting and replay on the host, then updates, in turn",
+        on_device={"transitions": "hotloop.pipelines.stepwise:Stepwise"},
+        on_host={"transitions": "hotloop.pipelines.sync:pipeline"},
+    ),
+    "concurrent": PipelineRecord(
+        about="envs step on the host while the updates run",
+        on_host={"transitions": "hotloop.pipelines.concurrent:pipeline"},
+    ),
 }
 BENCHES: Mapping[str, Entry] = {
     "update": Entry("hotloop.bench.update:run", "one gradient step against eager PyTorch and its own matrix products"),

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from hotloop.members import Members
 from hotloop.pipelines.session import Reading
 
 
@@ -13,7 +14,7 @@ from hotloop.pipelines.session import Reading
 class Standing:
     """The last evaluation, the best one, and what is still owed."""
 
-    seeds: list[int]
+    members: Members
     evaluation: dict[str, Any] | None = None
     best_return: float | None = None
     owes_evaluation: bool = False
@@ -32,14 +33,14 @@ class Standing:
         }
 
     @classmethod
-    def from_facts(cls, facts: dict[str, Any], seeds: list[int]) -> Self:
+    def from_facts(cls, facts: dict[str, Any], members: Members) -> Self:
         """Take back what `facts` gave; raises ValueError for what it cannot have given."""
         best, evaluation = facts.get("best_return"), facts.get("evaluation")
-        is_evaluation = isinstance(evaluation, dict) and _is_evaluation(evaluation, len(seeds))
+        is_evaluation = isinstance(evaluation, dict) and _is_evaluation(evaluation, members)
         if not (best is None or isinstance(best, int | float)) or not (evaluation is None or is_evaluation):
             raise ValueError(f"the checkpoint's manifest has best_return {best!r} and evaluation {evaluation!r}")
         return cls(
-            seeds,
+            members,
             evaluation,
             best,
             facts.get("evaluation_due") is True,
@@ -48,10 +49,10 @@ class Standing:
         )
 
     def take(self, env_steps: int, summaries: list[dict[str, Any]], summary: dict[str, Any]) -> bool:
-        """Note an evaluation: each seed's summary and that of all; returns whether a seed has never been so good."""
+        """Note an evaluation: each member's summary and that of all; returns whether one has never been so good."""
         self.owes_evaluation, self.evaluations_failed = False, 0
         self.evaluation = {"env_steps": env_steps, **summary}
-        best = summaries[self.best_seed()]
+        best = summaries[self.best_member()]
         mean, is_whole = best["return_mean"], "cut" not in best
         if not is_whole or not math.isfinite(mean) or (self.best_return is not None and mean <= self.best_return):
             return False
@@ -62,19 +63,19 @@ class Standing:
         """Whether the last evaluation was at this env step."""
         return self.evaluation is not None and self.evaluation["env_steps"] == env_steps
 
-    def best_seed(self) -> int:
-        """Index of the seed that did best in the last evaluation."""
-        if len(self.seeds) == 1 or self.evaluation is None:
+    def best_member(self) -> int:
+        """Index of the member that did best in the last evaluation."""
+        if not self.members.are_many or self.evaluation is None:
             return 0
-        returns = np.array(self.evaluation["by_seed"]["return_mean"])
+        returns = np.array(self.evaluation[self.members.by]["return_mean"])
         return int(np.argmax(np.nan_to_num(returns, nan=-math.inf)))
 
     def weights_facts(self, host: Reading, index: int) -> dict[str, Any]:
-        """What the manifest of one seed's weights says."""
+        """What the manifest of one member's weights says."""
         return {
             "env_steps": int(host.steps[index]),
             "updates": int(host.updates[index]),
-            "seed": self.seeds[index],
+            self.members.kind: self.members.numbers[index],
             "evaluation": self.evaluation,
         }
 
@@ -93,14 +94,14 @@ def _whole(facts: dict[str, Any], name: str, otherwise: int) -> int:
     return number
 
 
-def _is_evaluation(found: dict[str, Any], seeds: int) -> bool:
+def _is_evaluation(found: dict[str, Any], members: Members) -> bool:
     """Whether all that is read from it later is there."""
-    names = ("env_steps", "return_mean", *(("return_iqm",) if seeds > 1 else ()))
-    by_seed = found.get("by_seed") if seeds > 1 else {"return_mean": [0.0]}
-    each = by_seed.get("return_mean") if isinstance(by_seed, dict) else None
+    names = ("env_steps", "return_mean", *(("return_iqm",) if members.are_many else ()))
+    by_member = found.get(members.by) if members.are_many else {"return_mean": [0.0]}
+    each = by_member.get("return_mean") if isinstance(by_member, dict) else None
     numbers = (
         [found.get(name) for name in names]
         + [found.get("cut", 0)]
-        + (each if isinstance(each, list) and len(each) == seeds else [None])
+        + (each if isinstance(each, list) and len(each) == len(members) else [None])
     )
     return all(isinstance(number, int | float) for number in numbers)

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from hotloop.errors import Diverged
+from hotloop.members import Members
 from hotloop.pipelines.session import Reading
 from hotloop.spec import Spec
 from hotloop.standing import Standing
@@ -37,8 +38,8 @@ def solved_by(spec: Spec, standing: Standing) -> Stop | None:
     goal, evaluation = spec.stop.return_at_least, standing.evaluation
     if goal is None or not evaluation or evaluation.get("cut") or evaluation["env_steps"] <= standing.goal_from:
         return None
-    name, words = ("return_iqm", "interquartile mean return of the seeds")
-    if len(standing.seeds) == 1:
+    name, words = ("return_iqm", f"interquartile mean return of the {standing.members.kind}s")
+    if not standing.members.are_many:
         name, words = ("return_mean", "mean return")
     return Stop("goal", f"solved: {words} {evaluation[name]:.1f} >= {goal:g}") if evaluation[name] >= goal else None
 
@@ -52,15 +53,15 @@ def how_to_go_on(spec: Spec, host: Reading, stop: Stop, path: Path | None) -> st
     return f"{path} is finished ({stop.sentence}); {how}"
 
 
-def diverged_seed(spec: Spec, host: Reading) -> int | None:
-    """Index of the first seed whose last updates were all skipped, if there is one."""
+def diverged_member(spec: Spec, host: Reading) -> int | None:
+    """Index of the first member whose last updates were all skipped, if there is one."""
     diverged = np.flatnonzero(host.skipped_in_a_row >= spec.guard.skips_in_a_row)
     return int(diverged[0]) if len(diverged) else None
 
 
-def divergence(host: Reading, seeds: list[int], index: int, dump: Path | None) -> Diverged:
+def divergence(host: Reading, members: Members, index: int, dump: Path | None) -> Diverged:
     """What to raise then; `dump` is where the state was saved."""
-    whose = f" of seed {seeds[index]}" if len(seeds) > 1 else ""
+    whose = f" of {members.named(index)}" if members.are_many else ""
     return Diverged(
         f"the last {host.skipped_in_a_row[index]} updates{whose} had a loss or gradient that is not finite "
         f"(env step {host.env_steps:,}); the weights are those before them"

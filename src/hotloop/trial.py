@@ -41,8 +41,9 @@ def trial(
 ) -> Trial:
     """Train past the learning start, then for about so many seconds, and say how fast that was.
 
-    `replace` names what stands in for a stage: `env` (a factory or an instance), `log` (False: no line of metrics is
-    written; else they go to a temporary folder).
+    `replace` names what stands in for a stage: `env` (a factory or an instance); `replay` and `update` (a function that
+    is given the run's own and returns what is used instead, see `assembly.Substitutes`); `log` (False: no line of
+    metrics is written; else they go to a temporary folder).
     """
     parsed, substitutes = load_spec(spec), substitutes_of(replace or {})
     with Assembly(parsed, own, substitutes) as assembly, _metrics(substitutes.log) as metrics:
@@ -59,18 +60,18 @@ def substitutes_of(replace: Mapping[str, Any]) -> Substitutes:
 
 
 def begun(assembly: Assembly) -> Session:
-    """A session of the spec's own seeds at its first block, compiled; closing it or the assembly closes its envs."""
-    session = assembly.session([(assembly.spec.seed + i) % 2**32 for i in range(assembly.spec.seeds)])
+    """A session of the spec's own members at its first block, compiled; closing it or the assembly closes its envs."""
+    session = assembly.session(assembly.spec.members)
     session.compile()
     session.begin()
     return session
 
 
 def warm_up(session: Session, spec: Spec) -> None:
-    """Train until every seed has learned, and then a block more."""
+    """Train until every member has learned, and then a block more."""
     host = session.read()
     blocks_to_start = -(-spec.replay.start // spec.block_plan.env_steps)
-    while not (host.updates + host.skipped).all():
+    while not host.first_update_at.all():
         before = host.env_steps
         session.advance(max(1, blocks_to_start - before // spec.block_plan.env_steps))
         host = session.read()

@@ -37,7 +37,7 @@ CASES = [
     Case("gymnax:CartPole-v1"),
 ]
 SECOND_CASES = [
-    Case("snake", (("obs", "enhanced"),)),  # the dearest features
+    Case("snake", (("obs", "enhanced"),)),  # the costliest features
     Case("gymnax:FourRooms-misc"),  # integers
     Case("gymnax:Breakout-MinAtar"),  # an image
 ]

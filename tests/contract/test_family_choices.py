@@ -12,6 +12,7 @@ from hotloop.assembly import Assembly
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.errors import SpecError
 from hotloop.experience import METRICS, Item
+from hotloop.members import seeds
 from hotloop.spec import Spec
 from hotloop.spec.reading import load_spec, preset_names
 
@@ -170,7 +171,7 @@ ON_THE_DEVICE = [
 
 
 def session_of(preset: str, overrides: dict[str, Any]) -> Any:
-    session: Any = Assembly(load_spec(preset, overrides)).session([3])
+    session: Any = Assembly(load_spec(preset, overrides)).session(seeds([3]))
     session.compile()
     return session
 

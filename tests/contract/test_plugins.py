@@ -17,7 +17,7 @@ import hotloop
 from hotloop import plugins, registry
 from hotloop.assembly import Own, _with_own_network
 from hotloop.engines.jax.engine import JaxEngine
-from hotloop.engines.jax.setup import dense_products, is_image_network
+from hotloop.engines.jax.setup import dense_products
 from hotloop.engines.policies import _is_plain
 from hotloop.errors import SpecError
 from hotloop.spec import Mlp, Network, ScalarHead
@@ -231,7 +231,7 @@ def test_traits_are_those_of_the_record_and_not_of_a_class_it_is_derived_from():
     hotloop.register_head("derived", hotloop.HeadRecord(f"{at}Derived", jax_builder, "", "another head"))
     hotloop.register_torso("retina", hotloop.TorsoRecord(f"{at}Retina", {}, "another torso", is_image=True))
     spec = parse_spec({"network": {"torso": {"kind": "retina"}, "head": {"kind": "derived"}}})
-    assert is_image_network(spec)
+    assert spec.sees_images
     assert not _is_plain(Network(head=Derived()))
     assert _is_plain(Network())
     assert dense_products(parse_spec({"network": {"torso": NETWORK["torso"]}})) == []

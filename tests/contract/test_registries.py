@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import numpy as np
@@ -15,14 +15,11 @@ from hotloop.engines.jax.engine import JaxEngine
 from hotloop.registry import BENCHES, ENGINES, ENVS, HEADS, PIPELINES, TORSOS, Entry
 from hotloop.spec import C51Head, Cnn, Head, Impala, IqnHead, Mlp, Network, QuantileHead, ScalarHead, Spec, Torso
 from hotloop.spec.kinds import kinds_of
+from hotloop.spec.spec import LearnsFrom
 
 pytestmark = pytest.mark.less_optimised
 
-REGISTRIES: dict[str, Mapping[str, Entry]] = {
-    "env": ENVS,
-    "engine": ENGINES,
-    "pipeline": PIPELINES,
-}
+REGISTRIES: dict[str, Mapping[str, Entry]] = {"env": ENVS, "benchmark": BENCHES}
 ENTRIES = [(what, name) for what, entries in REGISTRIES.items() for name in entries]
 BATCH, ACTIONS = 3, 4
 
@@ -46,6 +43,23 @@ COMPOSITIONS += [("mlp", head, {"dueling": True, "hidden": (5,)}) for head in HE
 def test_every_name_leads_to_something_callable(what: str, name: str) -> None:
     assert callable(registry.load(REGISTRIES[what], name, what))
     assert REGISTRIES[what][name].about
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_engine_can_be_started_and_made(name: str) -> None:
+    assert callable(registry.imported(ENGINES[name].start))
+    assert callable(registry.imported(ENGINES[name].make))
+    assert ENGINES[name].about
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_pipeline_has_its_makers(name: str) -> None:
+    record = PIPELINES[name]
+    makers = {**record.on_device, **record.on_host}
+    assert makers
+    assert set(makers) <= set(get_args(LearnsFrom))
+    assert all(callable(registry.imported(maker)) for maker in (*record.on_device.values(), *record.on_host.values()))
+    assert record.about
 
 
 @pytest.mark.parametrize("name", BENCHES)

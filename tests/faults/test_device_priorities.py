@@ -12,6 +12,7 @@ from hotloop_process import TINY, checkpoints, manifest
 import hotloop as package
 from hotloop.assembly import Assembly
 from hotloop.errors import SpecError
+from hotloop.members import seeds
 from hotloop.runs import checkpoint
 
 SEED, STEPS = 5, 1000
@@ -38,7 +39,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def session() -> Any:
     """A session to restore checkpoints in."""
-    return Assembly(package.load_spec(SPEC)).session([SEED])
+    return Assembly(package.load_spec(SPEC)).session(seeds([SEED]))
 
 
 @pytest.mark.parametrize("first", [pytest.param(40, marks=pytest.mark.heavy), 452])
@@ -49,8 +50,8 @@ def test_an_interrupted_run_ends_in_the_same_bits(whole: Path, tmp_path: Path, f
     package.resume(part, steps=STEPS)
     seen, expected = manifest(tmp_path / "parts"), manifest(whole)
     assert seen["digests"] == expected["digests"]
-    assert {"priorities", "actor", "ring", "learner"} <= set(expected["digests"])
-    leaves = arrays_of(whole)["priorities/sums/0"]
+    assert {"actor", "replay", "learner"} <= set(expected["digests"])
+    leaves = arrays_of(whole)["replay/priorities/sums/0"]
     assert np.unique(leaves).size > 100, "the run did learn which rows surprise it"
 
 
@@ -64,10 +65,10 @@ def test_each_of_two_seeds_is_the_run_it_would_be_alone(whole: Path, tmp_path: P
         assert set(arrays) == set(expected)
         for name, array in expected.items():
             np.testing.assert_array_equal(arrays[name][index], array, err_msg=name)
-    assert (arrays["priorities/sums/0"][0] != arrays["priorities/sums/0"][1]).any()
+    assert (arrays["replay/priorities/sums/0"][0] != arrays["replay/priorities/sums/0"][1]).any()
 
-    arrays["priorities/sums/0"][1, 2, 3] = np.nan
-    both = Assembly(package.load_spec({**SPEC, "seeds": 2})).session([SEED, SEED + 1])
+    arrays["replay/priorities/sums/0"][1, 2, 3] = np.nan
+    both = Assembly(package.load_spec({**SPEC, "seeds": 2})).session(seeds([SEED, SEED + 1]))
     with pytest.raises(ValueError, match="not all finite"):
         both.restore(arrays)
 
@@ -88,11 +89,14 @@ def _consistent(at: Any, value: float) -> Callable[[Arrays], None]:
     """A leaf is changed, and the sums above it fit."""
 
     def change(arrays: Arrays) -> None:
-        _set("priorities/sums/0", at, value)(arrays)
+        _set("replay/priorities/sums/0", at, value)(arrays)
         for level in (1, 2):
-            below, above = arrays[f"priorities/sums/{level - 1}"], np.zeros_like(arrays[f"priorities/sums/{level}"])
+            below, above = (
+                arrays[f"replay/priorities/sums/{level - 1}"],
+                np.zeros_like(arrays[f"replay/priorities/sums/{level}"]),
+            )
             above.reshape(-1)[: len(below)] = below.sum(axis=-1)
-            arrays[f"priorities/sums/{level}"] = above
+            arrays[f"replay/priorities/sums/{level}"] = above
 
     return change
 
@@ -102,14 +106,14 @@ DAMAGE: dict[str, tuple[Callable[[Arrays], None], str]] = {
     "negative": (_consistent((4, 4), -0.1), "not all finite and positive"),
     "zero": (_consistent((4, 4), 0.0), "not those of its 300 transitions"),
     "beyond the ring": (_consistent((18, 12), 0.5), "not those of its 300 transitions"),
-    "rows fewer than priorities": (_set("ring/size", (), 296), "not those of its 296 transitions"),
-    "largest": (_set("priorities/largest", (), np.inf), "not all finite and positive"),
-    "sums": (_set("priorities/sums/1", (0, 4), 1e6), "sums of priorities do not fit"),
-    "sums of nothing": (_set("priorities/sums/2", (0, 9), 1e6), "sums of priorities do not fit"),
-    "a level too few": (_without("priorities/sums/2"), "priorities/sums/2"),
+    "rows fewer than priorities": (_set("replay/ring/size", (), 296), "not those of its 296 transitions"),
+    "largest": (_set("replay/priorities/largest", (), np.inf), "not all finite and positive"),
+    "sums": (_set("replay/priorities/sums/1", (0, 4), 1e6), "sums of priorities do not fit"),
+    "sums of nothing": (_set("replay/priorities/sums/2", (0, 9), 1e6), "sums of priorities do not fit"),
+    "a level too few": (_without("replay/priorities/sums/2"), "replay/priorities/sums/2"),
     "another capacity": (
-        lambda arrays: arrays.update({"priorities/sums/0": arrays["priorities/sums/0"][:-1]}),
-        "priorities/sums/0",
+        lambda arrays: arrays.update({"replay/priorities/sums/0": arrays["replay/priorities/sums/0"][:-1]}),
+        "replay/priorities/sums/0",
     ),
 }
 

@@ -51,7 +51,7 @@ def test_a_run_killed_and_resumed_ends_in_the_same_bits(uninterrupted):
     ran = finish(start("resume", "killed", cwd=folder))
     assert ran.code == 0, ran.err
     expected = manifest(folder / "whole")
-    assert set(expected["digests"]) >= {"learner", "actor", "ring", "key", "env_steps", "episodes", "all"}
+    assert set(expected["digests"]) >= {"learner", "actor", "replay", "key", "env_steps", "episodes", "all"}
     seen = manifest(run)
     assert seen["digests"] == expected["digests"]
     assert {k: seen[k] for k in ("evaluation", "best_return", "updates")} == {
@@ -80,7 +80,7 @@ def test_a_run_that_was_made_longer_ends_in_the_same_bits(uninterrupted):
 def test_the_digests_tell_two_different_runs_apart(uninterrupted, finished_once):
     folder, _, _ = uninterrupted
     one, other = manifest(folder / "whole")["digests"], manifest(finished_once)["digests"]
-    assert [part for part in ("learner", "actor", "ring", "blocks", "all") if one[part] == other[part]] == []
+    assert [part for part in ("learner", "actor", "replay", "blocks", "all") if one[part] == other[part]] == []
 
 
 @pytest.mark.parametrize(

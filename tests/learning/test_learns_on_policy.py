@@ -60,7 +60,7 @@ def test_cartpole_is_balanced_in_seconds() -> None:
     evaluate = jax.jit(episodes_program(pipeline.env, pipeline.engine, episodes=100, max_steps=1000))
     returns = [0.0]
     while returns[-1] < 400 and state.env_steps < 300_000:
-        state = advance(state, jnp.int32(20_000 // pipeline.capacity))
+        state = advance(state, jnp.int32(20_000 // pipeline.block_plan.env_steps))
         played = to_host(evaluate(state.learner.params, jax.random.key(len(returns))))
         returns.append(played.summary()["return_mean"])
     assert returns[-1] >= 400, returns

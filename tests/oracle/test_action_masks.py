@@ -23,6 +23,7 @@ from hotloop.envs.snake import Snake
 from hotloop.errors import SpecError
 from hotloop.evaluate import play
 from hotloop.experience import VectorStep
+from hotloop.members import seeds
 from hotloop.pipelines import sync
 from hotloop.pipelines.device_play import episodes_program, record
 from hotloop.replay.host import HostReplay
@@ -106,7 +107,7 @@ def spec_of(kind="epsilon_greedy", n_step=1, start=10**6, rule="double", capacit
 def session_of(mode, envs=None, **more):
     """A begun session that does not learn, unless `start` says so: nothing has to be compiled for it."""
     spec = spec_of(**more)
-    session = sync.pipeline(spec, envs or strict_envs(mode), engine_of()).session([3])
+    session = sync.pipeline(spec, envs or strict_envs(mode), engine_of().on_host()).session(seeds([3]))
     if spec.replay.start < 10**6:
         session.compile()
     session.begin()
@@ -248,11 +249,11 @@ def test_a_run_on_a_device_env_takes_legal_actions_only_and_stores_their_masks(p
         "replay": {"capacity": 400, "start": 40, "batch_size": 8, "n_step": n_step},
         "evaluation": {"every": 100, "episodes": 4},
     }
-    session = Assembly(parse_spec(spec), Own(env=Ladder())).session([0])
+    session = Assembly(parse_spec(spec), Own(env=Ladder())).session(seeds([0]))
     session.compile()
     session.begin()
     session.advance(100)
-    rows, size = session.state.ring.rows, int(session.state.ring.size)
+    rows, size = session.state.replay.ring.rows, int(session.state.replay.ring.size)
     assert size == 400
     assert np.asarray(rows.legal_t).tolist() == of_rungs(rows.s_t)
     assert set(np.asarray(rows.a_tm1).tolist()) == set(range(ACTIONS))
@@ -325,7 +326,7 @@ def test_without_masks_the_same_envs_see_illegal_actions():
     spec = spec_of()
     plain = spec.model_copy(update={"env": spec.env.model_copy(update={"action_mask": False})})
     envs = HostEnvs(SyncVectorEnv([lambda: Strict() for _ in range(ENVS)], autoreset_mode=AutoresetMode.DISABLED))
-    session = sync.pipeline(plain, envs, engine_of()).session([0])
+    session = sync.pipeline(plain, envs, engine_of().on_host()).session(seeds([0]))
     session.begin()
     session.advance(40)
     assert Strict.illegal > 20

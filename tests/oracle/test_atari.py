@@ -7,6 +7,7 @@ import pytest
 from hotloop.assembly import Assembly
 from hotloop.envs.host import HostEnvs, make_vector_env
 from hotloop.errors import SpecError
+from hotloop.members import seeds
 from hotloop.runs.state import digests
 from hotloop.spec.reading import load_spec
 
@@ -39,7 +40,7 @@ def test_the_vector_env_of_ale_is_used_and_shows_stacked_frames():
 def test_two_runs_of_pong_end_in_the_same_bits(pipeline):
     ends = []
     for _ in range(2):
-        session = Assembly(load_spec("pong", {**SMALL, "pipeline": pipeline})).session([1])
+        session = Assembly(load_spec("pong", {**SMALL, "pipeline": pipeline})).session(seeds([1]))
         session.compile()
         session.begin()
         session.advance(60)
@@ -52,7 +53,7 @@ def test_two_runs_of_pong_end_in_the_same_bits(pipeline):
 def test_drawn_stacks_are_those_that_were_seen_through_episode_ends():
     """Breakout with one life per episode: ends come often; every drawn stack must be one that the agent saw."""
     given = {**SMALL, "env.id": "ALE/Breakout-v5", "env.options": {"episodic_life": True, "noop_max": 0}}
-    session = Assembly(load_spec("pong", {**given, "pipeline": "sync", "replay.n_step": 1})).session([0])
+    session = Assembly(load_spec("pong", {**given, "pipeline": "sync", "replay.n_step": 1})).session(seeds([0]))
     session.compile()
     session.begin()
     seen = {}

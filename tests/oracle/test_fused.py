@@ -126,7 +126,7 @@ def record(shape: Shape, program: Program) -> Recording:
     for _ in range(BLOCKS):
         states.append(jax.device_get(program.advance(states[-1], jnp.int32(1))))
     new = [
-        jax.tree.map(lambda leaf: leaf[before.ring.position :][: shape.env_steps], after.ring.rows)  # noqa: B023
+        jax.tree.map(lambda leaf: leaf[before.replay.ring.position :][: shape.env_steps], after.replay.ring.rows)  # noqa: B023
         for before, after in pairwise(states)
     ]
     return Recording(shape, program, states, jax.tree.map(lambda *leaves: np.concatenate(leaves), *new))
@@ -211,18 +211,23 @@ def test_the_reward_belongs_to_the_action_taken(run: Recording) -> None:
 
 def test_the_next_row_of_an_env_begins_where_it_stands(run: Recording) -> None:
     for before, after in run.blocks():
-        first = after.ring.rows.s_tm1[before.ring.position :][: run.shape.num_envs]
+        first = after.replay.ring.rows.s_tm1[before.replay.ring.position :][: run.shape.num_envs]
         np.testing.assert_array_equal(first, before.actor.obs)
         np.testing.assert_array_equal(after.actor.env.astype(np.float32), after.actor.obs)
 
 
 def test_the_ring_keeps_the_newest_rows(run: Recording) -> None:
     capacity = CAPACITY - CAPACITY % run.shape.env_steps
-    assert run.program.pipeline.capacity == capacity
+    assert run.program.pipeline.replay.capacity == capacity
     for blocks, state in enumerate(run.states):
         stored = blocks * run.shape.env_steps
-        assert (int(state.ring.size), int(state.ring.position)) == (min(stored, capacity), stored % capacity)
-    oldest_first = jax.tree.map(lambda leaf: np.roll(leaf, -run.states[-1].ring.position, axis=0), state.ring.rows)
+        assert (int(state.replay.ring.size), int(state.replay.ring.position)) == (
+            min(stored, capacity),
+            stored % capacity,
+        )
+    oldest_first = jax.tree.map(
+        lambda leaf: np.roll(leaf, -run.states[-1].replay.ring.position, axis=0), state.replay.ring.rows
+    )
     kept = min(stored, capacity)
     for field in ("s_tm1", "a_tm1", "r_t", "discount_t", "s_t"):
         in_ring, in_log = getattr(oldest_first, field)[-kept:], getattr(run.log, field)[-kept:]
@@ -339,7 +344,7 @@ def test_batches_are_drawn_anew_from_the_rows_in_the_ring(told: Recording) -> No
             continue
         drawn = after.learner.params[:size]
         draws.append(drawn)
-        oldest = max(0, after.env_steps - told.program.pipeline.capacity)
+        oldest = max(0, after.env_steps - told.program.pipeline.replay.capacity)
         assert drawn.min() >= oldest
         assert drawn.max() < after.env_steps
     together = np.concatenate(draws)
@@ -368,7 +373,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(users_run: Re
     first, again, other = (advance(init(jnp.uint32(seed)), jnp.int32(BLOCKS)) for seed in (3, 3, 4))
     assert digests(to_arrays(first)) == digests(to_arrays(again))
     ours, theirs = digests(to_arrays(first)), digests(to_arrays(other))
-    for part in ("learner", "actor", "ring", "key", "all"):
+    for part in ("learner", "actor", "replay", "key", "all"):
         assert ours[part] != theirs[part]
 
 

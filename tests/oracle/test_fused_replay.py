@@ -13,9 +13,11 @@ from test_fused import LENGTHS, Counting
 
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.experience import Item
-from hotloop.pipelines.fused import Drawn, Fused, FusedState
+from hotloop.members import seeds
+from hotloop.pipelines.fused import Fused, FusedState
 from hotloop.pipelines.stepwise import Stepwise
 from hotloop.replay import device_tree
+from hotloop.replay.device import Drawn
 from hotloop.runs.state import digests, to_arrays
 from hotloop.spec import Spec
 from hotloop.spec.reading import parse_spec
@@ -84,19 +86,19 @@ class Run(NamedTuple):
         return self.pipeline.block_plan.env_steps
 
     def leaves(self, state: FusedState) -> np.ndarray:
-        return np.asarray(state.priorities.sums[0]).reshape(-1)[: self.pipeline.capacity]
+        return np.asarray(state.replay.priorities.sums[0]).reshape(-1)[: self.pipeline.replay.capacity]
 
     def replay(self, before: FusedState, after: FusedState) -> Replayed:
         """The stages of the block between two states, on the rows that it ended with."""
-        keep, sample, learn = self.stages
+        insert, sample, learn = self.stages
         key = jax.random.fold_in(jax.random.wrap_key_data(before.key), before.blocks)
-        start = int(before.ring.position)
-        items = jax.tree.map(lambda leaf: leaf[start : start + self.rows], after.ring.rows)
-        kept, priorities = keep(before.ring, before.priorities, items)
-        jax.tree.map(np.testing.assert_array_equal, kept, after.ring)
-        drawn = jax.device_get(sample(kept, priorities, jax.random.split(key)[1], after.env_steps))
+        start = int(before.replay.ring.position)
+        items = jax.tree.map(lambda leaf: leaf[start : start + self.rows], after.replay.ring.rows)
+        stored = insert(before.replay, items)
+        jax.tree.map(np.testing.assert_array_equal, stored.ring, after.replay.ring)
+        drawn = jax.device_get(sample(stored, jax.random.split(key)[1], after.env_steps))
         _, td_KB, _ = learn(before.learner, drawn, before.env_steps, key)
-        return Replayed(self.leaves(before._replace(priorities=priorities)), drawn, np.asarray(td_KB))
+        return Replayed(self.leaves(before._replace(replay=stored)), drawn, np.asarray(td_KB))
 
 
 @cache
@@ -109,11 +111,11 @@ def recorded(shape: str, compiled: str = "less optimised") -> Run:
         states.append(jax.device_get(advance(states[-1], jnp.int32(1))))
     rows = pipeline.block_plan.env_steps
     new = [
-        jax.tree.map(lambda leaf: leaf[before.ring.position :][:rows], after.ring.rows)  # noqa: B023
+        jax.tree.map(lambda leaf: leaf[before.replay.ring.position :][:rows], after.replay.ring.rows)  # noqa: B023
         for before, after in pairwise(states)
     ]
     log = jax.tree.map(lambda *leaves: np.concatenate(leaves), *new)
-    stages = jax.jit(pipeline.keep), jax.jit(pipeline.sample), jax.jit(pipeline.learn)
+    stages = jax.jit(pipeline.replay.insert), jax.jit(pipeline.replay.sample), jax.jit(pipeline.learn)
     return Run(pipeline, advance, stages, states, log)
 
 
@@ -191,12 +193,12 @@ def test_the_ring_holds_the_newest_rows_after_it_has_wrapped_around(run: Run) ->
     capacity = CAPACITY - CAPACITY % run.rows
     end = run.states[-1]
     stored = BLOCKS * run.rows
-    assert (int(end.ring.size), int(end.ring.position)) == (min(stored, capacity), stored % capacity)
+    assert (int(end.replay.ring.size), int(end.replay.ring.position)) == (min(stored, capacity), stored % capacity)
     if run.pipeline.block_plan.num_envs > 1:
         assert stored > 2 * capacity
     kept = min(stored, capacity)
-    for in_ring, in_log in zip(jax.tree.leaves(end.ring.rows), jax.tree.leaves(run.log), strict=True):
-        np.testing.assert_array_equal(np.roll(in_ring, -end.ring.position, axis=0)[-kept:], in_log[-kept:])
+    for in_ring, in_log in zip(jax.tree.leaves(end.replay.ring.rows), jax.tree.leaves(run.log), strict=True):
+        np.testing.assert_array_equal(np.roll(in_ring, -end.replay.ring.position, axis=0)[-kept:], in_log[-kept:])
 
 
 def test_steps_that_fill_the_window_are_not_counted(run: Run) -> None:
@@ -204,7 +206,7 @@ def test_steps_that_fill_the_window_are_not_counted(run: Run) -> None:
     start, end = run.states[0], run.states[-1]
     for number in (start.env_steps, start.blocks, start.episodes, *start.totals[1:]):
         assert number == 0
-    assert start.ring.size == 0
+    assert start.replay.ring.size == 0
     assert int(end.env_steps) == BLOCKS * run.rows
     episodes = length = 0
     total = 0.0
@@ -229,10 +231,10 @@ def test_steps_that_fill_the_window_are_not_counted(run: Run) -> None:
 def test_new_rows_get_the_largest_priority_and_others_keep_theirs(run: Run) -> None:
     overwritten = 0
     for before, after in run.blocks():
-        expected, start = run.leaves(before).copy(), int(before.ring.position)
-        is_full = start < before.ring.size
-        overwritten += bool(is_full and (expected[start : start + run.rows] != before.priorities.largest).any())
-        expected[start : start + run.rows] = before.priorities.largest
+        expected, start = run.leaves(before).copy(), int(before.replay.ring.position)
+        is_full = start < before.replay.ring.size
+        overwritten += bool(is_full and (expected[start : start + run.rows] != before.replay.priorities.largest).any())
+        expected[start : start + run.rows] = before.replay.priorities.largest
         np.testing.assert_array_equal(run.replay(before, after).kept, expected)
     if run.pipeline.block_plan.num_envs > 1:
         assert overwritten > 10, "rows with other priorities were overwritten"
@@ -242,10 +244,10 @@ def test_before_the_learning_start_all_rows_have_the_first_priority(run: Run) ->
     waited = [state for state in run.states if state.env_steps < START]
     assert len(waited) >= 3
     for state in waited:
-        size = int(state.ring.size)
+        size = int(state.replay.ring.size)
         assert run.leaves(state)[:size].tolist() == [1.0] * size
         assert not run.leaves(state)[size:].any()
-        assert state.priorities.largest == 1.0
+        assert state.replay.priorities.largest == 1.0
         np.testing.assert_array_equal(state.learner.params, run.states[0].learner.params)
 
 
@@ -257,10 +259,10 @@ def test_weights_are_those_of_the_formula_with_beta_of_the_env_step(run: Run) ->
         beta = first + (last - first) * min(int(after.env_steps) / steps, 1.0)
         priority_KB = kept.astype(np.float64)[drawn.places]
         probability_KB = priority_KB / kept.astype(np.float64).sum()
-        weight_KB = (int(after.ring.size) * probability_KB) ** -beta
+        weight_KB = (int(after.replay.ring.size) * probability_KB) ** -beta
         np.testing.assert_allclose(drawn.weight_KB, weight_KB / weight_KB.max(axis=1, keepdims=True), rtol=1e-5)
         seen.add(round(beta, 6))
-        for stored, got in zip(jax.tree.leaves(after.ring.rows), jax.tree.leaves(drawn.batches), strict=True):
+        for stored, got in zip(jax.tree.leaves(after.replay.ring.rows), jax.tree.leaves(drawn.batches), strict=True):
             np.testing.assert_array_equal(got, stored[drawn.places])
     assert len(seen) > 5
 
@@ -269,7 +271,7 @@ def test_drawn_rows_get_the_priority_of_their_td_error_and_no_other_row_changes(
     repeated = 0
     for before, after in run.blocks():
         kept, drawn, td_KB = run.replay(before, after)
-        expected, largest = kept.astype(np.float64), float(before.priorities.largest)
+        expected, largest = kept.astype(np.float64), float(before.replay.priorities.largest)
         if after.env_steps >= START:
             new: dict[int, list[float]] = {}
             for place, td in zip(drawn.places.ravel().tolist(), td_KB.ravel().tolist(), strict=True):
@@ -282,8 +284,8 @@ def test_drawn_rows_get_the_priority_of_their_td_error_and_no_other_row_changes(
         np.testing.assert_allclose(leaves, expected, rtol=1e-5)
         untouched = np.setdiff1d(np.arange(len(leaves)), drawn.places)
         np.testing.assert_array_equal(leaves[untouched], kept[untouched])
-        np.testing.assert_allclose(after.priorities.largest, largest, rtol=1e-5)
-        device_tree.check(after.priorities, int(after.ring.size))
+        np.testing.assert_allclose(after.replay.priorities.largest, largest, rtol=1e-5)
+        device_tree.check(after.replay.priorities, int(after.replay.ring.size))
     if run.pipeline.block_plan.updates > 1:
         assert repeated, "a row drawn for two batches has two errors: the larger counts"
 
@@ -320,15 +322,16 @@ def test_importance_weights_reach_the_gradient() -> None:
 def test_td_errors_that_are_not_finite_leave_the_old_priority(run: Run, poison: float) -> None:
     """Every third row pays what is no number; the block draws some of them, and some of the others."""
     healthy = run.states[-1]
-    reward = healthy.ring.rows.r_t.copy()
+    reward = healthy.replay.ring.rows.r_t.copy()
     reward[::3] = poison
-    before = healthy._replace(ring=healthy.ring._replace(rows=healthy.ring.rows._replace(r_t=reward)))
+    ring = healthy.replay.ring._replace(rows=healthy.replay.ring.rows._replace(r_t=reward))
+    before = healthy._replace(replay=healthy.replay._replace(ring=ring))
     poisoned_draws = other_draws = 0
     for _ in range(4):
         after = jax.device_get(run.advance(before, jnp.int32(1)))
         kept, drawn, td_KB = run.replay(before, after)
         leaves = run.leaves(after)
-        is_poisoned = ~np.isfinite(after.ring.rows.r_t)
+        is_poisoned = ~np.isfinite(after.replay.ring.rows.r_t)
         np.testing.assert_array_equal(leaves[is_poisoned], kept[is_poisoned])
         for place in np.unique(drawn.places):
             if is_poisoned[place]:
@@ -338,7 +341,7 @@ def test_td_errors_that_are_not_finite_leave_the_old_priority(run: Run, poison: 
                 other_draws += 1
                 found = (np.abs(td_KB[drawn.places == place].astype(np.float64)) + EPSILON) ** ALPHA
                 np.testing.assert_allclose(leaves[place], found.max(), rtol=1e-5)
-        device_tree.check(after.priorities, int(after.ring.size))
+        device_tree.check(after.replay.priorities, int(after.replay.ring.size))
         assert np.isfinite(after.learner.params).all()
         before = after
     assert poisoned_draws > 3
@@ -394,7 +397,7 @@ def test_a_seed_among_two_is_the_run_alone() -> None:
         run.pipeline.spec.model_copy(
             update={"evaluation": run.pipeline.spec.evaluation.model_copy(update={"every": 0}), "seeds": 2}
         )
-    ).session([2, 3])
+    ).session(seeds([2, 3]))
     session.compile()
     session.begin()
     session.advance(BLOCKS)

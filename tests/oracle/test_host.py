@@ -14,6 +14,7 @@ from hotloop.envs.host_spaces import actions, observations
 from hotloop.errors import NotFinite, SpecError
 from hotloop.evaluate import play
 from hotloop.experience import Item
+from hotloop.members import seeds
 from hotloop.pipelines import concurrent, sync
 from hotloop.replay.host_ring import HostRing
 from hotloop.spec.reading import parse_spec
@@ -37,7 +38,7 @@ def session_of(mode, spoil=None, pipeline=sync, **more):
     )
     envs = HostEnvs(counting_envs(ENVS, mode, spoil))
     engine = JaxEngine(spec, envs.observations.shapes, envs.actions.size)
-    session = pipeline.pipeline(spec, envs, engine).session([3])
+    session = pipeline.pipeline(spec, envs, engine.on_host()).session(seeds([3]))
     session.compile()
     session.begin()
     return session

@@ -13,6 +13,7 @@ from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.host import HostEnvs
 from hotloop.envs.serial import FAILURES_IN_A_ROW, SerialEnvs
 from hotloop.errors import EnvFailed, SpecError
+from hotloop.members import seeds
 from hotloop.pipelines import concurrent, sync
 from hotloop.runs.state import digests
 from hotloop.spec.reading import parse_spec
@@ -31,7 +32,7 @@ OURS = "hotloop.envs.gymnasium:hotloop/CartPole-v1"
 
 
 def begun(**more):
-    session = Assembly(parse_spec({**SMALL, **more})).session([more.get("seed", 0)])
+    session = Assembly(parse_spec({**SMALL, **more})).session(seeds([more.get("seed", 0)]))
     session.compile()
     session.begin()
     return session
@@ -122,11 +123,16 @@ def test_prioritised_replay_learns_from_weighted_samples_and_sets_priorities():
     replay = {"capacity": 40, "start": 12, "batch_size": 8, "sampling": {"kind": "prioritized"}}
     session = session_of(AutoresetMode.SAME_STEP, replay=replay)
     weights = []
-    learn = session.engine.learn
-    session.engine.learn = lambda state, items, weight, *rest: (
-        weights.append(weight) or learn(state, items, weight, *rest)
-    )
+    sample = session.learner.replay.sample
+
+    def watched(*args, **more):
+        batches = sample(*args, **more)
+        weights.append(batches.weight)
+        return batches
+
+    session.learner.replay.sample = watched
     session.advance(30)
+    assert weights
     assert all(weight.shape == (1, 8) and weight.max() == 1 and weight.min() > 0 for weight in weights)
     leaves = session.learner.replay.tree.leaves
     assert len(set(leaves[leaves > 0].tolist())) > 10, "priorities follow the TD errors"
@@ -146,12 +152,12 @@ def test_importance_weights_scale_the_loss_of_each_sample():
         np.full(4, 0.9, np.float32),
         random.normal(size=(4, 3)).astype(np.float32),
     )
-    frozen = jax.jit(engine.frozen)(state.target, batch)
+    outputs = jax.jit(engine.target_outputs)(state.target, batch)
     weight = np.array([1.0, 0.0, 0.5, 0.25], np.float32)
     gradient_of = jax.jit(engine.gradient)
-    gradient, loss, _, _ = gradient_of(state.params, batch, frozen, weight)
+    gradient, loss, _, _ = gradient_of(state.params, batch, outputs, weight)
     alone = [
-        gradient_of(state.params, *jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], (batch, frozen))) for i in range(4)
+        gradient_of(state.params, *jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], (batch, outputs))) for i in range(4)
     ]
     np.testing.assert_allclose(gradient, sum(w * g for w, (g, *_) in zip(weight, alone, strict=True)) / 4, atol=1e-6)
     assert float(loss) == pytest.approx(float(sum(w * a[1] for w, a in zip(weight, alone, strict=True))) / 4, rel=1e-5)
@@ -180,7 +186,7 @@ def raising_session(make, pipeline=sync, **env):
     Raising.lives = 0
     envs = HostEnvs(SerialEnvs(make, ENVS, spec.env.info), spec.env.info)
     engine = JaxEngine(spec, envs.observations.shapes, envs.actions.size)
-    session = pipeline.pipeline(spec, envs, engine).session([0])
+    session = pipeline.pipeline(spec, envs, engine.on_host()).session(seeds([0]))
     session.compile()
     session.begin()
     return session

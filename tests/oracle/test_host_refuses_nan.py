@@ -12,6 +12,7 @@ from hotloop.envs.host import HostEnvs
 from hotloop.envs.serial import SerialEnvs
 from hotloop.errors import NotFinite
 from hotloop.evaluate import play
+from hotloop.members import seeds
 from hotloop.pipelines import sync
 from hotloop.spec.reading import parse_spec
 
@@ -109,7 +110,7 @@ def test_nothing_of_a_step_with_nan_is_stored_or_saved(mode):
     )
     envs = envs_of(mode, {(0, 4, 0): "a"})
     engine = JaxEngine(spec, jax.ShapeDtypeStruct((3,), np.float32), 3)
-    session = sync.pipeline(spec, envs, engine).session([3])
+    session = sync.pipeline(spec, envs, engine.on_host()).session(seeds([3]))
     session.begin()
     with pytest.raises(NotFinite, match="env 0"):
         session.advance(100)

@@ -12,6 +12,7 @@ import pytest
 
 from hotloop.assembly import Assembly, Own
 from hotloop.envs.device import ObsSpec
+from hotloop.members import seeds
 from hotloop.runs.state import digests
 from hotloop.spec.reading import parse_spec
 
@@ -61,7 +62,7 @@ def begun(pipeline: str, updates_per_draw: int, **replay):
         }
     )
     own = Own(env=UnrewardedOnDevice()) if pipeline in ("fused", "sync on the device") else None
-    session = Assembly(spec, own).session([0])
+    session = Assembly(spec, own).session(seeds([0]))
     session.compile()
     session.begin()
     if own:
@@ -76,7 +77,7 @@ def begun(pipeline: str, updates_per_draw: int, **replay):
 
 def priorities(session) -> np.ndarray:
     if hasattr(session, "state"):
-        return np.asarray(session.state.priorities.sums[0]).reshape(-1)
+        return np.asarray(session.state.replay.priorities.sums[0]).reshape(-1)
     return session.learner.replay.tree.leaves
 
 

@@ -21,6 +21,7 @@ from hotloop.envs.cartpole import CartPole
 from hotloop.envs.device import ObsSpec
 from hotloop.errors import SpecError
 from hotloop.experience import METRICS
+from hotloop.members import seeds
 from hotloop.pipelines.device_play import episodes_program, to_host
 from hotloop.pipelines.recurrent import Recurrent
 from hotloop.replay import ring, sequences
@@ -425,14 +426,14 @@ def program(kind: str, updates_per_step: float, start: int, compiled: str = "les
 def test_the_memory_stored_is_that_of_the_episode_so_far() -> None:
     """Two vector steps a block, and no learning, so that one set of weights played it all."""
     _, pipeline, advance = program("lstm", 0.25, 1000)
-    assert pipeline.capacity == 44, "a whole number of blocks of 4"
+    assert pipeline.replay.capacity == 44, "a whole number of blocks of 4"
     states = [jax.device_get(pipeline.init(jnp.uint32(2)))]
     for _ in range(25):  # past the end of the ring, which takes 11 blocks
         states.append(jax.device_get(advance(states[-1], jnp.int32(1))))
     params = pipeline.engine.layout.to_named(states[0].learner.params)
     core = {name.removeprefix("core/"): leaf for name, leaf in params.items() if name.startswith("core/")}
     new = [
-        jax.tree.map(lambda leaf, at=int(before.ring.position): leaf[at : at + 4], after.ring.rows)
+        jax.tree.map(lambda leaf, at=int(before.replay.ring.position): leaf[at : at + 4], after.replay.ring.rows)
         for before, after in pairwise(states)
     ]
     rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *new)
@@ -455,7 +456,7 @@ def test_the_memory_stored_is_that_of_the_episode_so_far() -> None:
                 endings[cut, end] += 1
                 assert over or mine.discount_t[t] == np.float32(0.9)
     assert min(endings[kind] for kind in ((False, False), (True, False), (False, True))) > 5
-    kept = states[-1].ring
+    kept = states[-1].replay.ring
     oldest_first = jax.tree.map(lambda leaf: np.roll(leaf, -int(kept.position), axis=0), kept.rows)
     for ours, logged in zip(jax.tree.leaves(oldest_first), jax.tree.leaves(rows), strict=True):
         np.testing.assert_array_equal(ours, logged[-44:])
@@ -495,7 +496,7 @@ def test_blocks_steps_updates_and_target_copies_are_counted() -> None:
 @pytest.mark.as_users_compile
 def test_a_run_resumed_from_its_arrays_ends_in_the_same_bits() -> None:
     _, pipeline, advance = program("gru", 1.0, 20, "as users compile")
-    whole, half, rest = sessions = [pipeline.session([7]) for _ in range(3)]
+    whole, half, rest = sessions = [pipeline.session(seeds([7])) for _ in range(3)]
     for session in sessions:
         session._init, session._advance = jax.jit(pipeline.init), advance  # compiled once
     whole.begin()
@@ -512,7 +513,7 @@ def test_a_run_resumed_from_its_arrays_ends_in_the_same_bits() -> None:
 @pytest.mark.as_users_compile
 def test_a_seed_among_several_is_the_run_it_would_be_alone() -> None:
     _, pipeline, advance = program("gru", 1.0, 20, "as users compile")
-    both = pipeline.session([3, 4])
+    both = pipeline.session(seeds([3, 4]))
     both.compile()
     both.begin()
     both.advance(16)

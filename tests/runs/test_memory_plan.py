@@ -3,7 +3,7 @@
 import pytest
 
 from hotloop.assembly import Assembly
-from hotloop.engines.jax import setup
+from hotloop.engines.jax.host import JaxOnHost
 from hotloop.spec.reading import parse_spec
 
 MIB = 1 << 20
@@ -12,7 +12,7 @@ DEVICE = {**HOST, "env": {"id": "cartpole", "num_envs": 2}}
 
 
 def plan(given, monkeypatch, *, device: int | None, host: int):
-    monkeypatch.setattr(setup, "device_memory_available", lambda: device)
+    monkeypatch.setattr(JaxOnHost, "memory_available", lambda self: device)
     monkeypatch.setenv("HOTLOOP_MEMORY_LIMIT", str(host))
     return Assembly(parse_spec(given)).memory_plan()
 

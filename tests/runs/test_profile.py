@@ -242,7 +242,7 @@ def test_a_host_run_is_profiled_by_its_own_spans_to_the_same_bits(hotloop, tmp_p
     assert 0 < profiled["outside_env_and_update"] < 1
     if pipeline == "sync":
         assert sum(shares.values()) == pytest.approx(1, abs=0.01)
-    assert any("the dearest stage is" in line for line in profiled["says"])
+    assert any("the costliest stage is" in line for line in profiled["says"])
     trace = json.loads((tmp_path / "profiled" / "trace.json").read_text())["traceEvents"]
     spans = [event for event in trace if event["ph"] == "X"]
     assert {"select", "step", "insert", "sample", "update"} <= {event["name"] for event in spans}

@@ -82,7 +82,7 @@ def test_a_checkpoint_is_named_for_its_step_and_says_what_it_holds(finished_once
         assert seen["env_steps"] == steps == arrays["env_steps"]
         assert seen["updates"] == arrays["learner/updates"]
         assert seen["digests"] == digests(arrays)
-        assert {"learner", "actor", "ring", "key", "all"} <= set(seen["digests"])
+        assert {"learner", "actor", "replay", "key", "all"} <= set(seen["digests"])
 
 
 def test_the_curve_is_a_picture(finished_once):

@@ -53,7 +53,7 @@ def test_each_seed_is_the_run_it_would_be_alone_bit_for_bit(folder, run):
         for name, array in alone.items():
             np.testing.assert_array_equal(arrays[name][index], array, err_msg=name)
     differ = [name for name, array in arrays.items() if len(array) == 4 and (array[0] != array[1]).any()]
-    assert {"learner/params", "ring/rows/s_t", "key"} <= set(differ), "the seeds are different runs"
+    assert {"learner/params", "replay/ring/rows/s_t", "key"} <= set(differ), "the seeds are different runs"
 
 
 def test_the_figures_of_each_seed_are_those_of_the_run_alone(folder):

@@ -1,10 +1,13 @@
 """A trial measures a piece of a run, as it is or with a stage replaced, and leaves nothing behind."""
 
 import gymnasium as gym
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hotloop_process import TINY, contents
 
+from hotloop.engines.protocol import Learned
 from hotloop.errors import SpecError
 from hotloop.trial import trial
 
@@ -46,11 +49,85 @@ def test_the_env_can_be_replaced_and_lines_of_metrics_left_out():
     assert Still.steps >= found.env_steps > 0
 
 
+class FirstBatch:
+    """A replay that draws once and gives the same batches ever after."""
+
+    def __init__(self, replay):
+        self.replay, self.drawn, self.asked = replay, None, 0
+
+    def __getattr__(self, name):
+        return getattr(self.replay, name)
+
+    def sample(self, *args, **more):
+        self.asked += 1
+        self.drawn = self.replay.sample(*args, **more) if self.drawn is None else self.drawn
+        return self.drawn
+
+
+@pytest.mark.parametrize("name", ["replay", "update"])
+def test_replay_and_update_of_a_run_on_the_host_can_be_replaced(name):
+    stand_ins = []
+
+    def updates_nothing(learn):
+        engine = learn.__self__
+        zero = np.zeros(4, np.float32)
+
+        def still(state, items, weight, *rest):
+            stand_ins.append(items)
+            return Learned(state, np.zeros(items.r_t.shape, np.float32), zero)
+
+        assert engine.num_actions == 2
+        return still
+
+    def first_batch(replay):
+        stand_ins.append(FirstBatch(replay))
+        return stand_ins[-1]
+
+    found = trial(HOST, replace={name: {"replay": first_batch, "update": updates_nothing}[name]}, seconds=0.2)
+    assert found.env_steps > 0
+    if name == "replay":
+        assert stand_ins[0].asked >= found.updates > 0
+    else:
+        assert found.updates == 0
+        assert len(stand_ins) >= found.env_steps / 4
+
+
+@pytest.mark.parametrize("pipeline", ["fused", "sync"])
+def test_replay_and_update_of_a_run_on_the_device_can_be_replaced(pipeline):
+    traced = []
+
+    def same_rows(replay):
+        def sample(storage, key, env_steps):
+            traced.append("sample")
+            return replay_sample(storage, jax.random.key(0), env_steps)
+
+        replay_sample = replay.sample
+        replay.sample = sample
+        return replay
+
+    def nothing(update):
+        def still(learner, batches, *rest):
+            traced.append("update")
+            return learner, batches.r_t, jnp.zeros(4)
+
+        return still
+
+    found = trial({**TINY, "pipeline": pipeline}, replace={"replay": same_rows, "update": nothing}, seconds=0.2)
+    assert found.env_steps > 0
+    assert found.updates == 0, "the weights stand still"
+    assert {"sample", "update"} == set(traced)
+
+
+def test_a_run_without_a_replay_says_so():
+    with pytest.raises(SpecError, match="replace: this run has no replay"):
+        trial("pqn", replace={"replay": lambda replay: replay})
+
+
 @pytest.mark.parametrize(
     ("replace", "says"),
     [
-        ({"replay": object()}, "the replay of a run cannot be replaced yet; env and log can"),
-        ({"update": object()}, "the update of a run cannot be replaced yet"),
+        ({"replay": 3}, "replace: replay is 3, expected a function that is given the run's own replay"),
+        ({"update": "no"}, "replace: update is 'no', expected a function"),
         ({"acting": None}, "there is no stage 'acting'; the stages are env, replay, update, log"),
     ],
 )

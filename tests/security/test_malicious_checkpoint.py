@@ -116,10 +116,10 @@ STATES = {
 }
 # What is read and written at these numbers is not checked again inside the compiled program.
 PLACES = {
-    "more rows than the replay has": ("ring__size", 2_000_000_000),
-    "a negative number of rows": ("ring__size", -4),
-    "a write position beyond the replay": ("ring__position", 1_000_000),
-    "a write position between two blocks": ("ring__position", 3),
+    "more rows than the replay has": ("replay__ring__size", 2_000_000_000),
+    "a negative number of rows": ("replay__ring__size", -4),
+    "a write position beyond the replay": ("replay__ring__position", 1_000_000),
+    "a write position between two blocks": ("replay__ring__position", 3),
 }
 
 

@@ -120,7 +120,7 @@ def test_a_run_without_a_key_is_made_all_the_same_and_says_so(tmp_path, monkeypa
 
 def test_a_run_with_a_key_is_signed(finished):
     facts = json.loads((finished / "run.json").read_text())
-    assert facts["format"] == FORMAT == 3
+    assert facts["format"] == FORMAT == 4
     assert signing.is_signed(facts["signature"], FORMAT, facts["made_in"], (finished / "spec.yaml").read_bytes())
 
 

@@ -5,7 +5,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import hotloop
-from hotloop.engines.jax.setup import choose_threads, dense_products, is_image_network
+from hotloop.engines.jax.setup import choose_threads, dense_products
 from hotloop.spec.reading import parse_spec
 
 WIDE = {"network": {"torso": {"hidden": [1024, 1024]}}}
@@ -19,7 +19,7 @@ def _four_cores(monkeypatch):
 @pytest.mark.parametrize("kind", ["cnn", "impala"])
 def test_every_image_torso_gets_all_cores(kind):
     spec = parse_spec({"network": {"torso": {"kind": kind}}})
-    assert is_image_network(spec)
+    assert spec.sees_images
     assert choose_threads(spec) == 4
 
 

@@ -41,6 +41,13 @@ class Engine(Protocol):
     num_actions: int
     num_weights: int
 
+    @property
+    def device_functions(self) -> object:
+        """What it does as pure functions, for pipelines that are one program on the device; None if it has none."""
+
+    def memory_available(self) -> int | None:
+        """Bytes that the device it learns on can still give; None if that is the host's memory."""
+
     def init(self, seed: int) -> State:
         """Fresh weights; the target net starts as a copy of them."""
 

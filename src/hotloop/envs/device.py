@@ -61,7 +61,7 @@ class Drawable(Protocol):
 
 @runtime_checkable
 class Parted(Protocol):
-    """A device env that can name the dear parts of its step, for a profile."""
+    """A device env that can name the costly parts of its step, for a profile."""
 
     def parts(self) -> dict[str, Callable[[State], Any]]:
         """Parts by name, each a pure function of one state."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from hotloop.engines.protocol import Policy
 from hotloop.envs.host import HostEnvs
+from hotloop.episodes import RunningEpisodes
 from hotloop.experience import VectorStep
 from hotloop.pipelines.explorer import Explorer
 from hotloop.spans import Spans
@@ -37,8 +38,7 @@ class Actor:
     def begin(self, seed: int) -> Any:
         """Begin an episode in every env; returns what they see."""
         self.obs, self.is_torn = self.envs.reset(seed), False
-        self.episode_return = np.zeros(self.envs.num_envs, np.float64)
-        self.episode_length = np.zeros(self.envs.num_envs, np.int64)
+        self.running = RunningEpisodes(self.envs.num_envs)
         return self.obs
 
     def step(self, env_steps: int) -> VectorStep:
@@ -52,21 +52,17 @@ class Actor:
     def stored(self, step: VectorStep) -> Finished | None:
         """A step is in the replay: go on from there; returns the episodes that ended, if any did."""
         self.obs, self.is_torn = step.obs, False
-        self.episode_return += np.where(step.valid, step.reward, 0.0)
-        self.episode_length += step.valid
+        self.running.add(step)
         ended = step.terminated | step.truncated
         finished = None
         if ended.any():
             finished = Finished(
                 int(ended.sum()),
-                float(self.episode_return[ended].sum()),
-                float(self.episode_length[ended].sum()),
+                float(self.running.returns[ended].sum()),
+                float(self.running.lengths[ended].sum()),
                 {key: float(values[ended].sum()) for key, values in step.info.items()},
             )
-        over = ended | step.failed  # an episode that failed is not counted
-        if over.any():
-            self.episode_return[over] = 0.0
-            self.episode_length[over] = 0
+        self.running.begin_anew(ended | step.failed)  # an episode that failed is not counted
         return finished
 
     # -- checkpoints ------------------------------------------------------------------------------------
@@ -75,11 +71,11 @@ class Actor:
         """What the envs let be saved, and the running episodes; nothing amid a step."""
         if self.is_torn:
             return {}
-        running = {"obs": self.obs, "episode_return": self.episode_return, "episode_length": self.episode_length}
-        return {**self.envs.arrays(), **running}
+        running = {"episode_return": self.running.returns, "episode_length": self.running.lengths}
+        return {**self.envs.arrays(), "obs": self.obs, **running}
 
     def go_on(self, arrays: dict[str, Any], obs: Any) -> None:
         """Take back the running episodes, whose envs are where they were."""
         self.obs = obs
-        self.episode_return = np.array(arrays["episode_return"])
-        self.episode_length = np.array(arrays["episode_length"])
+        self.running.returns = np.array(arrays["episode_return"])
+        self.running.lengths = np.array(arrays["episode_length"])

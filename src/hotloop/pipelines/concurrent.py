@@ -12,26 +12,26 @@ priorities several times, its transitions are stored at its end, so that all dra
 
 from concurrent.futures import ThreadPoolExecutor
 
-from hotloop.engines.jax.engine import JaxEngine
+from hotloop.engines.protocol import Engine
 from hotloop.envs.host import HostEnvs
 from hotloop.pipelines.host_run import HostPipeline, HostRun
 from hotloop.spec import Spec
 
 
-def pipeline(spec: Spec, envs: HostEnvs, engine: JaxEngine) -> HostPipeline:
+def pipeline(spec: Spec, envs: HostEnvs, engine: Engine) -> HostPipeline:
     """The concurrent pipeline of one spec."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
 
-    def block(run: HostRun) -> None:
+    def run_block(run: HostRun) -> None:
         learner = run.learner
         if not learner.takes_turn():
             run.collect()
             return
         learning = thread.submit(learner.learn, learner.draw(run.env_steps))
         try:
-            run.collect(hold=learner.portions > 1)
+            run.collect(defer=learner.portions > 1)
         finally:
             run.publish(learning.result())  # sync
-            run.store_held()
+            run.store_deferred()
 
-    return HostPipeline(spec, envs, engine.on_host(), block, thread)
+    return HostPipeline(spec, envs, engine, run_block, thread)

@@ -7,11 +7,21 @@ import jax
 import jax.numpy as jnp
 
 from hotloop.engines.jax.engine import JaxEngine
+from hotloop.engines.protocol import Engine
 from hotloop.envs.device import DeviceEnv, Drawable, legal_actions, reset_all
+from hotloop.errors import SpecError
 from hotloop.evaluate import Episodes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+def functions_of(engine: Engine) -> JaxEngine:
+    """What an engine offers to programs on the device."""
+    functions = engine.device_functions
+    if not isinstance(functions, JaxEngine):
+        raise SpecError("this engine has no programs for device envs; use engine jax")
+    return functions
 
 
 def episodes_program(

@@ -1,33 +1,86 @@
-"""A session whose state lives on the device: the fused pipeline, of one seed or of several side by side."""
+"""A session whose state lives on the device: the fused pipeline, of one member or of several side by side."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hotloop.engines.jax.engine import JaxEngine, LearnerState
+from hotloop.envs.device import DeviceEnv
 from hotloop.evaluate import Episodes, Tell
+from hotloop.experience import Totals
+from hotloop.members import Members
 from hotloop.pipelines.device_play import episodes_program, to_host
-from hotloop.pipelines.fused import Fused, FusedState
-from hotloop.pipelines.seeds import SeedAxis
+from hotloop.pipelines.member_axis import MemberAxis
 from hotloop.pipelines.session import Reading
 from hotloop.runs.state import from_arrays, to_arrays
 from hotloop.spans import Spans
+from hotloop.spec import Spec
 
 
-class DeviceSession:
+class DeviceState(Protocol):
+    """What a session reads of a pipeline's state; all of it is one tree of arrays."""
+
+    @property
+    def learner(self) -> LearnerState:
+        """All that learning changes."""
+
+    @property
+    def env_steps(self) -> jax.Array:
+        """Transitions so far."""
+
+    @property
+    def episodes(self) -> jax.Array:
+        """Episodes that have ended so far."""
+
+    @property
+    def first_update_at(self) -> jax.Array:
+        """Env steps at the first gradient step, 0 before it."""
+
+    @property
+    def totals(self) -> Totals:
+        """Sums since the last line of metrics."""
+
+    def _replace(self, *, totals: Totals) -> Self:
+        """The same state with other sums."""
+
+
+S = TypeVar("S", bound=DeviceState)
+
+
+class DevicePipeline(Protocol[S]):
+    """A run as pure functions of its state."""
+
+    spec: Spec
+    env: DeviceEnv
+    engine: JaxEngine
+
+    def init(self, seed: jax.Array) -> S:
+        """The state before the first block."""
+
+    def advance(self, state: S, blocks: jax.Array) -> S:
+        """Run `blocks` blocks, or fewer when a stop rule that the device can see fires."""
+
+    def check_state(self, state: S) -> None:
+        """Raise ValueError for a loaded state whose numbers point anywhere they must not."""
+
+
+class DeviceSession(Generic[S]):
     """Compiled programs and the state they change."""
 
-    state: FusedState
+    state: S
     _init: Any
     _evaluate: Any
 
-    def __init__(self, pipeline: Fused, seeds: list[int], advance: Callable[..., FusedState] | None = None) -> None:
+    def __init__(
+        self, pipeline: DevicePipeline[S], members: Members, advance: Callable[[S, Any], S] | None = None
+    ) -> None:
         """`advance` stands in for the compiled program that runs blocks."""
-        self.pipeline, self.spec, self.seeds = pipeline, pipeline.spec, seeds
-        self.axis = SeedAxis(len(seeds), self.spec.devices)
+        self.pipeline, self.spec, self.members = pipeline, pipeline.spec, members
+        self.axis = MemberAxis(len(members), self.spec.devices)
         self.spans = Spans("evaluate", "log")
         self._advance: Any = advance
 
@@ -38,7 +91,7 @@ class DeviceSession:
         """
         one = jax.eval_shape(self.pipeline.init, jnp.uint32(0))
         state, evaluation = self.axis.shapes(one), self.spec.evaluation
-        seeds, keys = (self.axis.stack([value] * len(self.seeds)) for value in (jnp.uint32(0), jax.random.key(0)))
+        seeds, keys = (self.axis.stack([value] * len(self.members)) for value in (jnp.uint32(0), jax.random.key(0)))
         with ThreadPoolExecutor(thread_name_prefix="compile") as pool:
             programs: dict[str, Future[Any]] = {}
             if self._advance is None:
@@ -56,12 +109,12 @@ class DeviceSession:
 
     def begin(self) -> None:
         """Start from nothing."""
-        self.state = self._init(self.axis.stack([jnp.uint32(seed) for seed in self.seeds]))
+        self.state = self._init(self.axis.stack([jnp.uint32(seed) for seed in self.members.numbers]))
 
     def restore(self, arrays: dict[str, np.ndarray]) -> list[str]:
         """Start from what `arrays` returned: all of it."""
         one = jax.eval_shape(self.pipeline.init, jnp.uint32(0))
-        self.state = self.axis.put(from_arrays(self.axis.kept_shapes(one), arrays, put=jax.device_put))
+        self.state = self.axis.put(from_arrays(self.axis.saved_shapes(one), arrays, put=jax.device_put))
         self.pipeline.check_state(self.state)
         return []
 
@@ -80,7 +133,7 @@ class DeviceSession:
         numbers = (state.env_steps, state.episodes, state.first_update_at)
         learned = (learner.updates, learner.skipped, learner.skipped_in_a_row)
         read = jax.device_get((*numbers, *learned, state.totals))  # sync
-        if len(self.seeds) == 1:
+        if not self.members.are_many:
             return Reading(*jax.tree.map(lambda leaf: leaf[None], read))
         return Reading(*self.axis.without_idle(read))
 
@@ -100,23 +153,23 @@ class DeviceSession:
         self.state = self.state._replace(totals=zeros)
 
     def evaluate(self, tell: Tell | None = None, attempt: int = 0) -> list[Episodes]:
-        """Greedy episodes of each seed, on keys of that seed and this env step; one program, so nobody is told."""
+        """Greedy episodes of each member, on keys of its seed and this env step; one program, so nobody is told."""
         env_steps = self.read().env_steps
-        keys = [jax.random.fold_in(jax.random.key(seed), env_steps) for seed in self.seeds]
+        keys = [jax.random.fold_in(jax.random.key(seed), env_steps) for seed in self.members.numbers]
         played = to_host(self._evaluate(self.state.learner.params, self.axis.stack(keys)))  # sync
-        return [played] if len(self.seeds) == 1 else [played.of(index) for index in range(len(self.seeds))]
+        return [played] if not self.members.are_many else [played.of(index) for index in range(len(self.members))]
 
     def close(self) -> None:
         """Nothing outlives it."""
 
     def weights(self, index: int) -> Any:
-        """Flat weight vector of one seed."""
-        return self.axis.seed(self.state.learner.params, index)
+        """Flat weight vector of one member."""
+        return self.axis.member(self.state.learner.params, index)
 
     def _blocks(self, count: int) -> Any:
-        return self.axis.stack([jnp.int32(count)] * len(self.seeds), idle=jnp.int32(0))
+        return self.axis.stack([jnp.int32(count)] * len(self.members), idle=jnp.int32(0))
 
-    def first_state(self) -> FusedState:
-        """The whole state of the first seed, for a profile."""
-        state: FusedState = self.axis.seed(self.state, 0)
+    def first_state(self) -> S:
+        """The whole state of the first member, for a profile."""
+        state: S = self.axis.member(self.state, 0)
         return state

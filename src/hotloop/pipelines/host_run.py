@@ -18,6 +18,7 @@ from hotloop.envs.host import HostEnvs, generator_from_array, generator_to_array
 from hotloop.evaluate import Episodes, Tell, play_on_host
 from hotloop.experience import METRICS, VectorStep
 from hotloop.learning import targets
+from hotloop.members import Members
 from hotloop.pipelines.actor import Actor
 from hotloop.pipelines.explorer import Explorer
 from hotloop.pipelines.learner import LearnedBlock, Learner
@@ -43,19 +44,19 @@ class HostTotals(NamedTuple):
 
 
 class HostPipeline:
-    """Shapes and sizes of a run on the host; `block` is the pipeline: one unit of work on a run."""
+    """Shapes and sizes of a run on the host; `run_block` is the pipeline: one unit of work."""
 
     def __init__(
         self,
         spec: Spec,
         envs: HostEnvs,
         engine: Engine,
-        block: "Callable[[HostRun], None]",
+        run_block: "Callable[[HostRun], None]",
         learner: Executor | None = None,
     ) -> None:
-        """`learner` is the thread on which `block` learns, if it is another one."""
-        self.spec, self.envs, self.engine, self.block = spec, envs, engine, block
-        self.capacity, self._learner = spec.replay.capacity, learner
+        """`learner` is the thread on which `run_block` learns, if it is another one."""
+        self.spec, self.envs, self.engine, self.update = spec, envs, engine, engine.learn
+        self.run_block, self._learner = run_block, learner
         self.judge = envs.goals(spec.env.id, spec.env.options) if spec.replay.hindsight else None
         num_actions = None
         try:
@@ -70,15 +71,6 @@ class HostPipeline:
             self.close()
             raise
 
-    @property
-    def row_bytes(self) -> int:
-        """Memory of one transition in a batch."""
-        return self.replay.row_bytes
-
-    def num_bytes(self) -> int:
-        """Host memory of the replay, before it is allocated."""
-        return self.replay.num_bytes()
-
     def close(self) -> None:
         """Let go of the envs, the judge of hindsight and the learner's thread."""
         self.envs.close()
@@ -89,9 +81,9 @@ class HostPipeline:
         if self._learner is not None:
             self._learner.shutdown()
 
-    def session(self, seeds: list[int]) -> "HostRun":
+    def session(self, members: Members) -> "HostRun":
         """Its state, for the host loop to drive."""
-        return HostRun(self, seeds[0])
+        return HostRun(self, members)
 
 
 class HostRun:
@@ -105,13 +97,13 @@ class HostRun:
     learning_starts: int  # env steps from which on it learns
     failed_before: int  # envs that raised and were built anew, before the last resume
 
-    def __init__(self, pipeline: HostPipeline, seed: int) -> None:
-        self.pipeline, self.spec, self.seed = pipeline, pipeline.spec, seed
+    def __init__(self, pipeline: HostPipeline, members: Members) -> None:
+        self.pipeline, self.spec, self.members, self.seed = pipeline, pipeline.spec, members, members.numbers[0]
         self.engine, self.spans = pipeline.engine, Spans(*STAGES)
-        self.block = self.spec.block_plan  # worked out once: it is asked for in every block
+        self.block_plan = self.spec.block_plan  # worked out once: it is asked for in every block
         num_envs = pipeline.envs.num_envs
         self.actor = Actor(pipeline.envs, Explorer(self.spec, self.engine.wanted_to_act(num_envs)), self.spans)
-        self.learner = Learner(self.spec, self.engine, pipeline.replay, self.spans)
+        self.learner = Learner(self.spec, self.engine, pipeline.replay, self.spans, pipeline.update)
         self._freeze, self.acts_with = choose_policy(self.spec, self.engine, num_envs)
 
     def compile(self) -> None:
@@ -133,7 +125,7 @@ class HostRun:
         for name in COUNTERS:
             setattr(self, name, 0)
         self.learning_starts, self.learner.followed_until, self._told = self.spec.replay.start, 0, 0
-        self._held: list[VectorStep] = []
+        self._deferred: list[VectorStep] = []
         self._begin_episodes()
 
     def _begin_episodes(self) -> None:
@@ -153,24 +145,24 @@ class HostRun:
             for _ in range(blocks):
                 if stop.episodes is not None and self.episodes >= stop.episodes:
                     return
-                self.pipeline.block(self)
+                self.pipeline.run_block(self)
                 self.blocks += 1
                 if self.skipped_in_a_row >= guard.skips_in_a_row:
                     return
 
     # -- what a pipeline puts in order ------------------------------------------------------------------
 
-    def collect(self, *, hold: bool = False) -> None:
+    def collect(self, *, defer: bool = False) -> None:
         """A block's vector steps with the acting weights; earns the gradient steps that follow.
 
-        `hold` keeps them out of the replay until `store_held`.
+        `defer` leaves them out of the replay until `store_deferred`.
         """
         before = self.env_steps
-        for _ in range(self.block.vector_steps):
+        for _ in range(self.block_plan.vector_steps):
             step = self.actor.step(self.env_steps)
             with self.spans["insert"]:
-                if hold:
-                    self._held.append(step)
+                if defer:
+                    self._deferred.append(step)
                 else:
                     self.learner.insert(step)
                 self._count(step)
@@ -190,12 +182,12 @@ class HostRun:
                 info={key: total + finished.info[key] for key, total in totals.info.items()},
             )
 
-    def store_held(self) -> None:
-        """Put into the replay what `collect` held back."""
+    def store_deferred(self) -> None:
+        """Put into the replay what `collect` deferred."""
         with self.spans["insert"]:
-            for step in self._held:
+            for step in self._deferred:
                 self.learner.insert(step)
-        self._held = []
+        self._deferred = []
 
     def publish(self, learned: LearnedBlock) -> None:
         """From now on act with the new weights and draw by the new priorities."""
@@ -203,7 +195,7 @@ class HostRun:
         self.first_update_at = self.first_update_at or learned.period.until
         self.actor.policy = self._freeze(self.engine.weights(learned.state))
         self.totals = self.totals._replace(update=self.totals.update + learned.sums)
-        all_applied = learned.sums[METRICS.index("applied")] == self.block.updates
+        all_applied = learned.sums[METRICS.index("applied")] == self.block_plan.updates
         self.skipped_in_a_row = 0 if all_applied else self.engine.counts(learned.state).skipped_in_a_row
 
     @property
@@ -252,7 +244,7 @@ class HostRun:
     def _most_eval_steps(self) -> int:
         """Env steps an evaluation may take now: by the spec and the env step alone, so a resume changes nothing."""
         evaluation = self.spec.evaluation
-        period = min(max(evaluation.every, self.block.env_steps), self.env_steps)
+        period = min(max(evaluation.every, self.block_plan.env_steps), self.env_steps)
         return math.ceil(evaluation.max_share * period)
 
     def close(self) -> None:
@@ -299,15 +291,15 @@ class HostRun:
             )
             template["replay"] = replay.template(inserted, written)
         of_envs = {name: array for name, array in arrays.items() if name.startswith("envs/")}
-        kept = from_arrays(template, {name: array for name, array in arrays.items() if name not in of_envs})
+        saved = from_arrays(template, {name: array for name, array in arrays.items() if name not in of_envs})
         try:
             envs = from_arrays({"envs": self.actor.arrays()}, of_envs)["envs"]
         except ValueError:  # saved in the middle of a step, or by an env that has changed
             envs = {}
         for name in COUNTERS:
-            setattr(self, name, int(kept["counters"][name]))
+            setattr(self, name, int(saved["counters"][name]))
         self._told = self.failures
-        sums = kept["totals"]
+        sums = saved["totals"]
         totals = HostTotals(
             update=sums["update"],
             episodes=int(sums["episodes"]),
@@ -315,12 +307,12 @@ class HostRun:
             episode_length=float(sums["episode_length"]),
             info={key: float(sums["info"][key]) for key in self.spec.env.info},
         )
-        self.learner.state = self.engine.take(kept["learner"])
-        self.learner.followed_until = int(kept["followed_until"])
-        self.learner.limiter.earn(max(0, int(kept["owed"])))
-        self.actor.random, self.learner.random = (generator_from_array(each) for each in kept["random"])
+        self.learner.state = self.engine.take(saved["learner"])
+        self.learner.followed_until = int(saved["followed_until"])
+        self.learner.limiter.earn(max(0, int(saved["owed"])))
+        self.actor.random, self.learner.random = (generator_from_array(each) for each in saved["random"])
         if has_replay:
-            replay.restore(kept["replay"])
+            replay.restore(saved["replay"])
         goes_on = self.actor.envs.restore(envs)
         if goes_on and has_replay and replay.hindsight is None:  # which does not save running episodes
             replay.seen = tree_map(np.array, envs["obs"])

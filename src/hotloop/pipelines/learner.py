@@ -4,13 +4,14 @@ It knows nothing of envs, and has a random stream of its own: for what is drawn 
 hindsight, and for networks with noise or fractions.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hotloop.engines.draws import draw
 from hotloop.engines.protocol import Engine, Learned, State
-from hotloop.experience import VectorStep
+from hotloop.experience import Item, VectorStep
 from hotloop.learning import schedules
 from hotloop.replay.host import Batches, HostReplay
 from hotloop.replay.limiter import Limiter
@@ -22,6 +23,10 @@ TRANSFER_APART = 1 << 20
 """Bytes of batches from which their way to the device is a stage of its own."""
 
 
+Update = Callable[[State, Item, np.ndarray | None, float, int, Any], Learned]
+"""As `Engine.learn`."""
+
+
 class Period(NamedTuple):
     """Env steps that a block of gradient steps follows: schedules are read at the first, targets moved to the last."""
 
@@ -29,8 +34,8 @@ class Period(NamedTuple):
     until: int
 
 
-class Drawn(NamedTuple):
-    """What gradient steps are taken on."""
+class Portion(NamedTuple):
+    """What some of a block's gradient steps are taken on."""
 
     batches: Batches
     draws: Any  # what the network takes of chance
@@ -55,8 +60,9 @@ class Learner:
     followed_until = 0
     """Env steps up to which learning rate and target copies have been followed."""
 
-    def __init__(self, spec: Spec, engine: Engine, replay: HostReplay, spans: Spans) -> None:
-        self.engine, self.replay, self._spans = engine, replay, spans
+    def __init__(self, spec: Spec, engine: Engine, replay: HostReplay, spans: Spans, update: Update) -> None:
+        """`update` is the engine's `learn`, or what stands in for it."""
+        self.engine, self.replay, self._spans, self._update = engine, replay, spans, update
         block, self.updates_per_draw = spec.block_plan, spec.updates_per_draw
         self.portions = block.updates // self.updates_per_draw
         self.limiter = Limiter(block.env_steps)
@@ -83,18 +89,18 @@ class Learner:
         """Whether a block's gradient steps are due; if so, they count as taken."""
         return self.limiter.take()
 
-    def draw(self, env_steps: int) -> Drawn:
+    def draw(self, env_steps: int) -> Portion:
         """The batches of a block's first portion of gradient steps."""
         with self._spans["sample"]:
             return self._draw(0, Period(self.followed_until, env_steps))
 
-    def _draw(self, portion: int, period: Period) -> Drawn:
+    def _draw(self, portion: int, period: Period) -> Portion:
         beta = 1.0 if self._beta is None else schedules.value_at(period.until, xp=schedules.Scalars, **self._beta)
         drawn_before = portion * self.updates_per_draw
         batches = self.replay.sample(self.random, self._shape, beta, drawn_before=drawn_before)
-        return Drawn(batches, draw(self._wanted, self.random) if self._wanted else None, period)
+        return Portion(batches, draw(self._wanted, self.random) if self._wanted else None, period)
 
-    def learn(self, drawn: Drawn) -> LearnedBlock:
+    def learn(self, drawn: Portion) -> LearnedBlock:
         """A block's gradient steps, done when it returns: on these batches, then on those that priorities choose next.
 
         Touches nothing but the engine's state and, with several portions, priorities and the random stream.
@@ -109,7 +115,7 @@ class Learner:
             sums = sums + learned.sums
         return LearnedBlock(learned.state, sums, learned.td_KB, drawn.batches, drawn.period)
 
-    def _learn_portion(self, state: State, drawn: Drawn, *, is_last: bool) -> Learned:
+    def _learn_portion(self, state: State, drawn: Portion, *, is_last: bool) -> Learned:
         (items, weight), (since, until) = (drawn.batches.items, drawn.batches.weight), drawn.period
         if self._transfers_apart:
             with self._spans["transfer"]:
@@ -117,7 +123,7 @@ class Learner:
         rate = schedules.value_at(since, xp=schedules.Scalars, **self._learning_rate)
         target_moves = until // self._target_every - since // self._target_every if is_last else 0
         with self._spans["update"]:
-            return self.engine.learn(state, items, weight, rate, target_moves, drawn.draws)
+            return self._update(state, items, weight, rate, target_moves, drawn.draws)
 
     def take(self, learned: LearnedBlock) -> None:
         """From now on these weights and priorities count."""
@@ -132,4 +138,4 @@ class Learner:
         items = tree_map(lambda leaf: np.zeros((*shape, *leaf.shape), leaf.dtype), self.replay.whole_row)
         weight = np.ones(shape, np.float32) if self._beta else None
         draws = draw(self._wanted, np.random.default_rng(0)) if self._wanted else None
-        return self.engine.learn(self.engine.init(0), items, weight, 0.0, 0, draws).state
+        return self._update(self.engine.init(0), items, weight, 0.0, 0, draws).state

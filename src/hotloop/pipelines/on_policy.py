@@ -1,7 +1,7 @@
 """PQN in one XLA program: collect with the block's weights, learn from what was collected, forget it.
 
-The fast alternative to `fused` for device envs: no replay to fill and draw from, no target net to ask. `block` is one
-unit of work made of the stages below it, `advance` repeats it on the device.
+The fast alternative to `fused` for device envs: no replay to fill and draw from, no target net to ask. `run_block` is
+one unit of work made of the stages below it, `advance` repeats it on the device.
 """
 
 from typing import Any, NamedTuple
@@ -15,6 +15,8 @@ from hotloop.envs.device import DeviceEnv, obs_shapes, reset_all
 from hotloop.errors import SpecError
 from hotloop.experience import Aimed, Totals
 from hotloop.learning.returns import lambda_returns
+from hotloop.members import Members
+from hotloop.pipelines.device_session import DeviceSession
 from hotloop.pipelines.fused import repeat
 from hotloop.pipelines.session import Session
 from hotloop.pipelines.vector_step import ActorState, Moved, no_totals, vector_step
@@ -58,10 +60,9 @@ class OnPolicy:
             raise ValueError("the spec has no section on_policy")
         if spec.env.action_mask:
             raise SpecError("env.action_mask is true, but on_policy learns with all actions; leave one of the two out")
-        self.spec, self.env, self.engine = spec, env, engine
+        self.spec, self.env, self.engine, self.update = spec, env, engine, engine.update
         self.choice: Choice = spec.on_policy
         self.block_plan = spec.block_plan
-        self.capacity = self.block_plan.env_steps
 
     def init(self, seed: jax.Array) -> OnPolicyState:
         """The state before the first block."""
@@ -82,17 +83,17 @@ class OnPolicy:
 
     def advance(self, state: OnPolicyState, blocks: jax.Array) -> OnPolicyState:
         """Run `blocks` blocks, or fewer when a stop rule that the device can see fires."""
-        advanced: OnPolicyState = repeat(self.block, state, blocks, self.spec)
+        advanced: OnPolicyState = repeat(self.run_block, state, blocks, self.spec)
         return advanced
 
-    def block(self, state: OnPolicyState) -> OnPolicyState:
+    def run_block(self, state: OnPolicyState) -> OnPolicyState:
         """Collect with the weights of the block's start, then learn from all of it, `epochs` times."""
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.blocks)
         act_key, shuffle_key = jax.random.split(key)
         actor, steps, totals = self.collect(state, act_key)
         batches = self.shuffle(steps, self.targets(state.learner, actor, steps), shuffle_key)
         rate = self.engine.learning_rate(state.env_steps)
-        learner, _, sums = self.engine.update(state.learner, batches, rate)
+        learner, _, sums = self.update(state.learner, batches, rate)
         env_steps = state.env_steps + self.block_plan.env_steps
         return OnPolicyState(
             learner=learner,
@@ -114,7 +115,7 @@ class OnPolicy:
             q_NA = self.engine.q_values(params, actor.obs)
             return self.engine.explore(q_NA, explore_N, key), q_NA
 
-        def keep(actor: ActorState, moved: Moved, q_NA: jax.Array) -> tuple[ActorState, Collected]:
+        def record(actor: ActorState, moved: Moved, q_NA: jax.Array) -> tuple[ActorState, Collected]:
             # The next step asks the network about s_t anyway, except where a reset takes its place. Only a truncated
             # episode has a value there, and few are.
             t = moved.transition
@@ -131,7 +132,7 @@ class OnPolicy:
 
         def one(carry: tuple[ActorState, Totals], i: jax.Array) -> Any:
             env_steps, step_key = state.env_steps + i * num_envs, jax.random.fold_in(key, i)
-            return vector_step(self.spec, self.env, self.engine, carry, env_steps, step_key, choose, keep)
+            return vector_step(self.spec, self.env, self.engine, carry, env_steps, step_key, choose, record)
 
         numbers = jnp.arange(vector_steps, dtype=jnp.int32)
         (actor, totals), steps = jax.lax.scan(one, (state.actor, state.totals), numbers)
@@ -159,21 +160,14 @@ class OnPolicy:
     def check_state(self, state: OnPolicyState) -> None:
         """Nothing: no number of a loaded state points anywhere."""
 
-    def session(self, seeds: list[int]) -> Session:
+    def session(self, members: Members) -> Session:
         """The state of a run, for the host loop to drive."""
-        from hotloop.pipelines.device_session import DeviceSession
-
-        like_fused: Any = self  # the same methods, on a state whose fields have the same names
-        return DeviceSession(like_fused, seeds)
-
-    @property
-    def row_bytes(self) -> int:
-        """Memory of one collected step of one env."""
-        return num_bytes(obs_shapes(self.env)) + 6 * 4  # action, reward, discount, end, and two values
+        return DeviceSession(self, members)
 
     def num_bytes(self) -> int:
         """Device memory of what a block collects."""
-        return self.capacity * self.row_bytes
+        row = num_bytes(obs_shapes(self.env)) + 6 * 4  # action, reward, discount, end, and two values
+        return self.block_plan.env_steps * row
 
 
 def orders(key: jax.Array, epochs: int, count: int) -> jax.Array:

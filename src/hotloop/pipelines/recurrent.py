@@ -12,9 +12,10 @@ from hotloop.engines.jax.cores import forget
 from hotloop.engines.jax.recurrent import RecurrentEngine
 from hotloop.envs.device import DeviceEnv, obs_shapes
 from hotloop.errors import SpecError
-from hotloop.pipelines.fused import Drawn, Fused, FusedState
+from hotloop.pipelines.fused import Fused, FusedState
 from hotloop.pipelines.vector_step import Moved
-from hotloop.replay import ring, sequences
+from hotloop.replay import sequences
+from hotloop.replay.sequences import SequenceReplay
 from hotloop.spec import Spec
 
 
@@ -42,10 +43,9 @@ class Recurrent(Fused):
             raise SpecError("replay.sequence is for networks with a core; one of your own has none, leave it out")
         if spec.env.action_mask:
             raise SpecError("env.action_mask is not for networks with a core; leave one of them out")
-        self.length, self.burn_in = sequence.length, sequence.burn_in
-        steps = self.burn_in + self.length + 1
+        steps = sequence.burn_in + sequence.length + 1
         needed, block = steps * num_envs, self.block_plan.env_steps
-        for name, rows in (("replay.start", spec.replay.start), ("replay.capacity", self.capacity)):
+        for name, rows in (("replay.start", spec.replay.start), ("replay.capacity", self.replay.capacity)):
             if rows < needed:
                 raise SpecError(
                     f"{name} is {rows:,} env steps, but sequences of {steps} (burn_in + length + 1) in {num_envs} "
@@ -54,7 +54,8 @@ class Recurrent(Fused):
         memory = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), jax.eval_shape(lambda: engine.memory(1))
         )
-        self.row: Any = sequences.row_example(obs_shapes(env), memory)
+        row = sequences.row_example(obs_shapes(env), memory)
+        self.replay = SequenceReplay(spec, row, sequence.length, sequence.burn_in)
 
     def init(self, seed: jax.Array) -> FusedState:
         """The state before the first block."""
@@ -82,16 +83,3 @@ class Recurrent(Fused):
             memory=actor.memory,
         )
         return actor._replace(memory=forget(noted, moved.ended), first=moved.ended), step_N
-
-    def sample(self, kept: ring.Ring, priorities: Any, key: jax.Array, env_steps: jax.Array) -> Drawn:
-        """Draw a block's batches of sequences."""
-        shape = (self.block_plan.updates, self.spec.replay.batch_size)
-        batches: Any = sequences.sample(kept, key, shape, self.block_plan.num_envs, self.length, self.burn_in)
-        return Drawn(batches)
-
-    @property
-    def row_bytes(self) -> int:
-        """Memory of one sequence in a batch."""
-        return ring.num_bytes(self.burn_in + self.length + 1, self.row._replace(memory=())) + ring.num_bytes(
-            1, self.row.memory
-        )

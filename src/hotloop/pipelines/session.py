@@ -5,13 +5,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from hotloop.evaluate import Episodes, Tell
+from hotloop.members import Members
 from hotloop.spans import Spans
 
 
 class Reading(NamedTuple):
-    """The few numbers the host loop needs of a state; arrays have one entry per seed."""
+    """The few numbers the host loop needs of a state; arrays have one entry per member."""
 
-    steps: np.ndarray  # env steps; they only differ once a stop rule has held a seed back
+    steps: np.ndarray  # env steps; they only differ once a stop rule has held a member back
     episodes: np.ndarray
     first_update_at: np.ndarray
     updates: np.ndarray
@@ -21,12 +22,12 @@ class Reading(NamedTuple):
 
     @property
     def env_steps(self) -> int:
-        """Env steps of the seed that is furthest."""
+        """Env steps of the member that is furthest."""
         return int(self.steps.max())
 
     @property
     def attempts(self) -> int:
-        """Gradient steps of all seeds, those that were skipped included."""
+        """Gradient steps of all members, those that were skipped included."""
         return int(np.sum(self.updates + self.skipped))
 
 
@@ -40,6 +41,7 @@ class Session(Protocol):
         """Start from nothing."""
 
     spans: Spans
+    members: Members
 
     def restore(self, arrays: dict[str, np.ndarray]) -> list[str]:
         """Start from what `arrays` returned; says what could not be restored, or raises ValueError."""
@@ -63,7 +65,7 @@ class Session(Protocol):
         """Start the sums of the next line of metrics."""
 
     def evaluate(self, tell: Tell | None = None, attempt: int = 0) -> list[Episodes]:
-        """Greedy episodes with the present weights, of each seed; changes nothing. On the host `tell` hears of them.
+        """Greedy episodes with the present weights, of each member; changes nothing. On the host `tell` hears of them.
 
         Each `attempt` plays other episodes.
         """
@@ -72,4 +74,4 @@ class Session(Protocol):
         """Let go of what outlives a run: envs and their processes."""
 
     def weights(self, index: int) -> Any:
-        """Flat weight vector of one seed."""
+        """Flat weight vector of one member."""

@@ -1,4 +1,4 @@
-"""One vector step on the device: act, step, count. What acting is, and what is kept of it, is the pipeline's."""
+"""One vector step on the device: act, step, count. What acting is, and what is recorded of it, is the pipeline's."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -35,8 +35,8 @@ class Moved(NamedTuple):
 
 Choose = Callable[[Any, jax.Array, jax.Array], tuple[jax.Array, Any]]
 """`choose(actor, explore_N, key) -> action_N, noted`; explore_N is each env's ε or temperature."""
-Keep = Callable[[Any, Moved, Any], tuple[Any, Any]]
-"""`keep(actor, moved, noted) -> actor, row_N`: what is remembered of the step, and what goes to the replay."""
+Record = Callable[[Any, Moved, Any], tuple[Any, Any]]
+"""`record(actor, moved, noted) -> actor, row_N`: what is remembered of the step, and what goes to the replay."""
 
 
 def vector_step(
@@ -47,9 +47,9 @@ def vector_step(
     env_steps: jax.Array,
     key: jax.Array,
     choose: Choose,
-    keep: Keep,
+    record: Record,
 ) -> tuple[tuple[Any, Totals], Any]:
-    """Act and step once in every env; returns where the envs are then, sums, and what is kept."""
+    """Act and step once in every env; returns where the envs are then, sums, and what is recorded."""
     actor, totals = carry
     act_key, env_key = jax.random.split(key)
     explore_N = engine.exploration(env_steps + jnp.arange(spec.env.num_envs, dtype=jnp.int32))
@@ -57,7 +57,7 @@ def vector_step(
     env_state, t = step_all(env, actor.env, action_N, env_key, spec.env.action_mask)
     discount_N = spec.discount * (1.0 - t.terminated.astype(jnp.float32))
     moved = Moved(action_N, t.reward.astype(jnp.float32), discount_N, t.terminated | t.truncated, t)
-    actor, row_N = keep(actor, moved, noted)
+    actor, row_N = record(actor, moved, noted)
     actor, totals = count_episodes(actor, totals, t.reward, moved.ended)
     return (actor._replace(env=env_state, obs=t.obs, legal=t.legal), totals), row_N
 

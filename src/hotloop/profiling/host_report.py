@@ -95,5 +95,5 @@ def _what_costs(report: dict[str, Any], is_concurrent: bool) -> list[str]:
         named = [row for row in named if (row["stage"] in LEARNER) == (side == "learner")]
     else:
         first = []
-    dearest = max(named, key=lambda row: row["share"])
-    return [*first, f"the dearest stage is {dearest['stage']} ({dearest['share']:.0%}); {ADVICE[dearest['stage']]}"]
+    most = max(named, key=lambda row: row["share"])
+    return [*first, f"the costliest stage is {most['stage']} ({most['share']:.0%}); {ADVICE[most['stage']]}"]

@@ -101,7 +101,7 @@ def _what_costs(report: dict[str, Any]) -> list[str]:
     learning = sum(s["share"] for s in stages if s["stage"] in ("target", "forward", "backward", "optimiser"))
     acting = sum(s["share"] for s in stages if s["stage"] in ("select", "env step", "insert", "sample", "priorities"))
     return [
-        f"the dearest stage is {first['stage']} ({first['share']:.0%}), then {second['stage']} "
+        f"the costliest stage is {first['stage']} ({first['share']:.0%}), then {second['stage']} "
         f"({second['share']:.0%}); "
         f"learning takes {learning:.0%}, acting, the env and the replay {acting:.0%}",
         f"the stages alone add up to {report['sum_over_fused']:.2f} of the fused block",

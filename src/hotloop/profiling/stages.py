@@ -79,7 +79,7 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
     pool = jax.jit(lambda s: _pool(pipeline, s, key))(state)
     items = jax.jit(lambda s: pipeline.collect(s, key)[1])(state)
     keys = jax.random.split(key, POOL)
-    drawn_by = jax.jit(lambda s: jax.lax.map(lambda k: pipeline.sample(s.ring, s.priorities, k, s.env_steps), keys))
+    drawn_by = jax.jit(lambda s: jax.lax.map(lambda k: pipeline.replay.sample(s.replay, k, s.env_steps), keys))
     draws = drawn_by(state)
     batches = draws.batches
     learner, drawn = state.learner, None
@@ -123,7 +123,7 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
 
     def priorities(i: Any, tree: Any) -> Any:
         drawn = turn(i, draws)
-        return pipeline.prioritize(tree, drawn, drawn.batches.r_t, True)
+        return pipeline.replay.learned(tree, drawn, drawn.batches.r_t, jnp.bool_(True))
 
     env_states, obs, legal, actions = pool
     start = jax.tree.map(lambda leaf: leaf[0], env_states)
@@ -147,9 +147,9 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
             )
             for name, part in (env.parts() if isinstance(env, Parted) else {}).items()
         },
-        "insert": (lambda i, kept: pipeline.keep(kept[0], kept[1], items), (state.ring, state.priorities), 1),
+        "insert": (lambda i, storage: pipeline.replay.insert(storage, items), state.replay, 1),
         "sample": (
-            lambda i, _: pipeline.sample(state.ring, state.priorities, at(i), state.env_steps),
+            lambda i, _: pipeline.replay.sample(state.replay, at(i), state.env_steps),
             jax.tree.map(lambda leaf: leaf[0], draws),
             portions,
         ),
@@ -161,13 +161,13 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
             portions,
         ),
         "optimiser": (optimiser, (learner.params, learner.optimizer), block.updates),
-        **({"priorities": (priorities, state.priorities, portions)} if pipeline.sampling else {}),
+        **({"priorities": (priorities, state.replay.priorities, portions)} if pipeline.replay.has_priorities else {}),
         UPDATE: (
             lambda i, s: engine.update(s, turn(i, batches), engine.learning_rate(state.env_steps + i), None, key)[0],
             learner,
             portions,
         ),
-        FUSED: (lambda i, s: pipeline.block(s), state, 1),
+        FUSED: (lambda i, s: pipeline.run_block(s), state, 1),
     }
     return {name: Loop(_loop(body, carry), per_block) for name, (body, carry, per_block) in bodies.items()}
 

@@ -45,7 +45,7 @@ class HostReplay:
 
         With `num_actions`, transitions hold which of the actions are legal.
         """
-        self.spec, self.num_envs = spec, num_envs
+        self.spec, self.num_envs, self.capacity = spec, num_envs, spec.capacity
         is_shared = spec.stacked_frames > 1 or spec.storage == "shared"
         if spec.storage == "auto" and not spec.hindsight:
             is_shared |= num_bytes(obs) >= SHARED_FROM

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hotloop.experience import Item
 
@@ -59,6 +60,16 @@ def gather(ring: Ring, index: jax.Array) -> Item:
 def num_bytes(capacity: int, row: Item) -> int:
     """Device memory of a ring, before it is allocated."""
     return capacity * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(row))
+
+
+def check(ring: Ring, capacity: int, rows_per_insert: int) -> None:
+    """Raise ValueError for a loaded ring, of one member or several, whose numbers point outside of it."""
+    for size, position in zip(*np.atleast_1d(ring.size, ring.position), strict=True):
+        if not 0 <= size <= capacity:
+            raise ValueError(f"the checkpoint's replay/ring/size is {size}, expected 0 … {capacity}")
+        if not 0 <= position < capacity or position % rows_per_insert:
+            expected = f"a multiple of {rows_per_insert} in the ring"
+            raise ValueError(f"the checkpoint's replay/ring/position is {position}, expected {expected}")
 
 
 def _leading(items: Item) -> int:

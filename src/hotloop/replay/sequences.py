@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotloop.replay import ring
+from hotloop.replay.device import Drawn, Storage
+from hotloop.spec import Spec
 
 
 class Step(NamedTuple):
@@ -43,6 +45,54 @@ class Sequences(NamedTuple):
     discount_t: Any
     truncated: Any
     memory: Any
+
+
+class SequenceReplay:
+    """A `replay.device.DeviceReplay` without priorities."""
+
+    has_priorities = False
+
+    def __init__(self, spec: Spec, row: Step, length: int, burn_in: int) -> None:
+        """`row` has the shapes of one step; a gradient step learns `length` of them, after `burn_in` more."""
+        self.row, self.length, self.burn_in, block = row, length, burn_in, spec.block_plan
+        self._num_envs, self._rows_per_block = block.num_envs, block.env_steps
+        self.capacity = ring.whole_blocks(spec.replay.capacity, block.env_steps)
+        self._shape = (block.updates, spec.replay.batch_size)
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory of one sequence in a batch."""
+        row: Any = self.row
+        steps = ring.num_bytes(self.burn_in + self.length + 1, row._replace(memory=()))
+        return steps + ring.num_bytes(1, row.memory)
+
+    def num_bytes(self) -> int:
+        """Device memory of the ring, before it is allocated."""
+        row: Any = self.row
+        return ring.num_bytes(self.capacity, row)
+
+    def empty(self) -> Storage:
+        """Before the first block."""
+        row: Any = self.row
+        return Storage(ring.empty(self.capacity, row))
+
+    def insert(self, storage: Storage, items: Any) -> Storage:
+        """Store a block's steps."""
+        return Storage(ring.insert(storage.ring, items))
+
+    def sample(self, storage: Storage, key: jax.Array, env_steps: jax.Array) -> Drawn:
+        """Draw a block's batches of sequences."""
+        del env_steps
+        return Drawn(sample(storage.ring, key, self._shape, self._num_envs, self.length, self.burn_in))
+
+    def learned(self, priorities: Any, drawn: Drawn, td_KB: jax.Array, is_learning: jax.Array) -> Any:
+        """There are none."""
+        del drawn, td_KB, is_learning
+        return priorities
+
+    def check(self, storage: Storage) -> None:
+        """Raise ValueError for a loaded storage whose numbers point outside the ring: nothing checks them later."""
+        ring.check(storage.ring, self.capacity, self._rows_per_block)
 
 
 def row_example(obs: Any, memory: Any) -> Step:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -16,12 +15,14 @@ from typing import Any
 
 from hotloop.envs.naming import folder_of_modules
 from hotloop.errors import SpecError
+from hotloop.members import is_member_name
 from hotloop.runs import checkpoint, signing
 from hotloop.spec import Spec
 from hotloop.spec.reading import parse_spec, plugins_in, read_text, to_yaml, with_meaning
 
-FORMAT = 3
-"""1: without a signature, and with checkpoints of another content. 2: runs on the host with one random stream."""
+FORMAT = 4
+"""1: without a signature, and with checkpoints of another content. 2: runs on the host with one random stream. 3: other
+names in checkpoints."""
 _PACKAGES = ("hotloop", "jax", "jaxlib", "numpy", "optax", "gymnasium", "safetensors")
 
 
@@ -214,8 +215,8 @@ class RunFolder:
         return checkpoint.place(self.path / which).is_dir()
 
     def weights(self, which: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Named weights and manifest: those of the `best` evaluation, the `last` ones, or the last of `seed-N`."""
-        if which not in ("best", "last") and not re.fullmatch(r"seed-\d{1,10}", which):
+        """Named weights and manifest: those of the `best` evaluation, the `last`, or a member's (`seed-3`)."""
+        if which not in ("best", "last") and not is_member_name(which):
             raise SpecError(f"there are no '{which[:40]}' weights; expected best, last or seed-N")
         folder = checkpoint.place(self.path / which)
         if not folder.is_dir():

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotloop.film import PAUSE_SECONDS
+from hotloop.members import Members
 from hotloop.runs import metrics
 from hotloop.spec import Spec
 
@@ -29,12 +30,11 @@ def draw_curve(folder: Path, spec: Spec) -> Path:
     )
     _plot(top, train, "ep_return_mean", color=TRAINING, linewidth=1.6, label="training episodes (exploring)")
     if evaluations:
-        _plot_evaluations(top, evaluations, spec.seeds)
+        _plot_evaluations(top, evaluations, spec.members)
     if spec.stop.return_at_least is not None:
         top.axhline(spec.stop.return_at_least, color=GOAL, linestyle="--", linewidth=1, label="solved")
     top.set_ylabel("return")
-    seeds = f"seed {spec.seed}" if spec.seeds == 1 else f"{spec.seeds} seeds from {spec.seed}"
-    top.set_title(f"{spec.name}  ({seeds}, {spec.updates_per_step:g} updates per step)", loc="left")
+    top.set_title(f"{spec.name}  ({spec.members}, {spec.updates_per_step:g} updates per step)", loc="left")
     if top.get_legend_handles_labels()[0]:
         top.legend(frameon=False, loc="best", fontsize=9)
     _plot(bottom, train, "loss", color="#4a6076", linewidth=1.4, label="loss")
@@ -78,18 +78,18 @@ def write_gif(frames: "list[Image]", path: Path, fps: float) -> Path:
     return path
 
 
-def _plot_evaluations(axes: Any, rows: list[dict[str, Any]], seeds: int) -> None:
-    """Mean and spread of one seed's episodes; of several seeds the interquartile mean, its interval and each seed."""
+def _plot_evaluations(axes: Any, rows: list[dict[str, Any]], members: Members) -> None:
+    """Mean and spread of one member's episodes; of several the interquartile mean, its interval and each of them."""
     steps = [row["env_steps"] for row in rows]
-    if seeds == 1:
+    if not members.are_many:
         middle = [row["return_mean"] for row in rows]
         band = [(row["return_mean"] - row["return_std"], row["return_mean"] + row["return_std"]) for row in rows]
         label = "greedy evaluation ± std"
     else:
         middle = [row["return_iqm"] for row in rows]
         band = [row["return_interval"] for row in rows]
-        label = f"greedy evaluation: IQM of {seeds} seeds, 95 % bootstrap interval"
-        each = [row["by_seed"]["return_mean"] for row in rows]
+        label = f"greedy evaluation: IQM of {len(members)} {members.kind}s, 95 % bootstrap interval"
+        each = [row[members.by]["return_mean"] for row in rows]
         axes.plot(steps, each, color=GREEDY, linewidth=0.8, alpha=0.45)
     low, high = zip(*band, strict=True)
     axes.fill_between(steps, low, high, color=GREEDY, alpha=0.18, linewidth=0)

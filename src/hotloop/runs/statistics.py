@@ -1,9 +1,11 @@
-"""What several seeds say together: the interquartile mean, and how sure one may be of it."""
+"""What several members of a run say together: the interquartile mean, and how sure one may be of it."""
 
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from hotloop.members import Members
 
 RESAMPLES = 2_000
 CONFIDENCE = 0.95
@@ -18,7 +20,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(values: np.ndarray) -> Estimate:
-    """Interquartile mean over seeds with a 95 % percentile bootstrap interval; the same numbers, the same answer.
+    """Interquartile mean over members with a 95 % percentile bootstrap interval; the same numbers, the same answer.
 
     Of fewer than four values a quarter is none: it is then their mean.
     """
@@ -43,10 +45,10 @@ COUNTS = ("cut", "endless")
 """Figures of a summary that are there only where there is something to count."""
 
 
-def together(summaries: list[dict[str, float]]) -> dict[str, Any]:
-    """One summary of several seeds: means, interquartile means with intervals, and each seed's own figures.
+def together(summaries: list[dict[str, float]], members: Members) -> dict[str, Any]:
+    """One summary of several members: means, interquartile means with intervals, and each one's own figures.
 
-    A figure that some seed does not have is left out; episodes that were cut or endless are counted over all seeds.
+    A figure that one does not have is left out; episodes that were cut or endless are counted over all.
     """
     counted = [name for name in COUNTS if any(name in summary for summary in summaries)]
     summaries = [{**dict.fromkeys(counted, 0), **summary} for summary in summaries]
@@ -60,7 +62,7 @@ def together(summaries: list[dict[str, float]]) -> dict[str, Any]:
             found = estimate(np.array(values))
             figures[name.replace("_mean", "_iqm")] = found.iqm
             figures[name.replace("_mean", "_interval")] = [found.low, found.high]
-    return {**figures, "by_seed": each}
+    return {**figures, members.by: each}
 
 
 def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -69,7 +71,7 @@ def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
 
 
 def mean(values: np.ndarray) -> float | int | None:
-    """Mean over the seeds that have a value; what is the same for all stays as it is."""
+    """Mean over the members that have a value; what is the same for all stays as it is."""
     known = values[~np.isnan(values)]
     if not len(known):
         return None

@@ -44,7 +44,7 @@ class Store(Protocol):
         """Keep a state that is not to be gone on from; returns where, if it could be done."""
 
     def save_weights(self, which: str, named: Arrays, facts: Facts) -> None:
-        """Keep an agent: `best`, `last` or `seed-N`."""
+        """Keep an agent: `best`, `last`, or a member's name."""
 
     def what_was_kept(self, saved: Path | None) -> str:
         """The outcome of `save_state` in words, for the line about what ended the run."""
@@ -147,7 +147,7 @@ class InMemory:
         return which in self._kept
 
     def weights(self, which: str) -> tuple[Arrays, Facts]:
-        """Named weights and facts: those of the `best` evaluation, the `last` ones, or the last of `seed-N`."""
+        """Named weights and facts: those of the `best` evaluation, the `last`, or a member's (`seed-3`)."""
         if which not in self._kept:
             raise SpecError(f"there are no '{which[:40]}' weights; this run has {', '.join(self._kept) or 'none'}")
         return self._kept[which]

@@ -137,7 +137,7 @@ class Prioritized(Section):
     updates_per_draw: PositiveInt = 8
     """Gradient steps whose batches are drawn at once, at most: then priorities move, and the next are drawn among the
     transitions that were there at the block's start of learning. A block's updates are divided evenly, so it is the
-    largest divisor of their number up to this. 1 is the published algorithm, and the dearest."""
+    largest divisor of their number up to this. 1 is the published algorithm, and costs most."""
 
 
 GOAL_KEYS = ("achieved_goal", "desired_goal")

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from hotloop.blocks import BlockPlan, plan_block
+from hotloop.members import Members, seeds
 from hotloop.spec.network import CustomNetwork, Network
 from hotloop.spec.rules import refusal
 from hotloop.spec.schedules import AnySchedule, Constant
@@ -28,6 +29,10 @@ from hotloop.spec.sections import (
 
 SPEC_VERSION = 1
 MODULE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+
+
+LearnsFrom = Literal["transitions", "sequences", "rollouts"]
+"""Single transitions of a replay, stretches of episodes of a replay, or what was collected just now."""
 
 
 class Spec(Section):
@@ -104,12 +109,29 @@ class Spec(Section):
         return self
 
     @property
+    def members(self) -> Members:
+        """Who is trained side by side."""
+        return seeds((self.seed + i) % 2**32 for i in range(self.seeds))
+
+    @property
     def block_plan(self) -> BlockPlan:
         """The unit of work this spec asks for."""
         if self.on_policy is not None:
             learned = self.on_policy.epochs * self.on_policy.minibatches
             return BlockPlan(self.env.num_envs, self.on_policy.steps, learned)
         return plan_block(self.updates_per_step, self.env.num_envs)
+
+    @property
+    def learns_from(self) -> LearnsFrom:
+        """What a gradient step is made on."""
+        if self.on_policy is not None:
+            return "rollouts"
+        return "transitions" if self.replay.sequence is None else "sequences"
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether learning is mostly convolutions."""
+        return isinstance(self.network, Network) and self.network.torso.record.is_image
 
     @property
     def updates_per_draw(self) -> int:

@@ -83,15 +83,6 @@ class TargetOutputs(NamedTuple):
 FIRST_LOSS_SCALE, UPDATES_TO_DOUBLE_IT = 2.0**15, 2_000
 
 
-def make_engine(spec: Spec, obs: Any, num_actions: int, network: Module | None = None) -> "JaxEngine":
-    """The engine of one spec, with a memory if its network has one."""
-    if isinstance(spec.network, Network) and spec.network.core is not None:
-        from hotloop.engines.jax.recurrent import RecurrentEngine
-
-        return RecurrentEngine(spec, obs, num_actions, network)
-    return JaxEngine(spec, obs, num_actions, network)
-
-
 class JaxEngine:
     """The engine for one spec: holds shapes and choices, never state."""
 

@@ -7,9 +7,20 @@ import jax
 import numpy as np
 
 from hotloop.engines.jax.engine import JaxEngine, LearnerState
+from hotloop.engines.jax.modules import Module
 from hotloop.engines.protocol import Counts, Learned, Policy
 from hotloop.experience import Item
+from hotloop.spec import Network, Spec
 from hotloop.trees import leaves
+
+
+def make_engine(spec: Spec, obs: Any, num_actions: int, network: Module | None = None) -> "JaxOnHost":
+    """The engine of one spec, with a memory if its network has one; `network` is the user's own, if any."""
+    if isinstance(spec.network, Network) and spec.network.core is not None:
+        from hotloop.engines.jax.recurrent import RecurrentEngine
+
+        return JaxOnHost(RecurrentEngine(spec, obs, num_actions, network))
+    return JaxOnHost(JaxEngine(spec, obs, num_actions, network))
 
 
 class JaxOnHost:
@@ -22,6 +33,18 @@ class JaxOnHost:
         self._q = jax.jit(engine.q_values)
         self._play = jax.jit(engine.play)
         self._drawn_q = jax.jit(lambda params, obs_N, draws: engine.q_values(params, obs_N, given=draws))
+
+    @property
+    def device_functions(self) -> JaxEngine:
+        """Its functions, not compiled yet."""
+        return self.engine
+
+    def memory_available(self) -> int | None:
+        """Bytes the device can still give; None if it has no memory of its own, as a CPU."""
+        stats = jax.devices()[0].memory_stats() or {}
+        if "bytes_limit" in stats:
+            return int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0))
+        return None
 
     def _update(
         self, state: LearnerState, items_KB: Item, weight_KB: Any, learning_rate: Any, target_moves: Any, draws: Any

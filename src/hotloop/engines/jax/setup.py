@@ -29,12 +29,7 @@ def choose_threads(spec: Spec) -> int:
     products = dense_products(spec)
     is_large = any(rows * wide * high >= WORTH_A_POOL for rows, wide, high in products)
     is_large &= all(rows >= NARROWEST * max(wide, high) for rows, wide, high in products)
-    return max(1, (os.cpu_count() or 1) // spec.seeds) if is_large or is_image_network(spec) else 1
-
-
-def is_image_network(spec: Spec) -> bool:
-    """Whether learning is mostly convolutions."""
-    return isinstance(spec.network, Network) and spec.network.torso.record.is_image
+    return max(1, (os.cpu_count() or 1) // spec.seeds) if is_large or spec.sees_images else 1
 
 
 def dense_products(spec: Spec) -> list[tuple[int, int, int]]:
@@ -54,7 +49,7 @@ def dense_products(spec: Spec) -> list[tuple[int, int, int]]:
 def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, Any]:
     """Start JAX for this spec and say what was chosen. Flags the user has set are kept."""
     threads, flags = choose_threads(spec), os.environ.get("XLA_FLAGS", "")
-    if is_image_network(spec):
+    if spec.sees_images:
         _keep_large_memory()
     if _EIGEN in flags or _INTRA in flags or _POOL in os.environ:
         pool = f", {_POOL}={os.environ[_POOL]}" if _POOL in os.environ else ""
@@ -99,16 +94,6 @@ def cache_folder() -> Path:
         return Path(os.environ["HOTLOOP_CACHE"])
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "hotloop" / "xla"
-
-
-def device_memory_available() -> int | None:
-    """Bytes the training device can still give; None if it has no memory of its own, as a CPU."""
-    import jax
-
-    stats = jax.devices()[0].memory_stats() or {}
-    if "bytes_limit" in stats:
-        return int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0))
-    return None
 
 
 def _already_running() -> bool:

@@ -86,11 +86,11 @@ def test_in_float64_the_gradient_is_that_of_finite_differences() -> None:
         batch = jax.tree.map(
             lambda leaf: leaf[0].astype(np.float64) if leaf.dtype == np.float32 else leaf[0], batches()
         )
-        frozen = engine.frozen(state.target, batch)
-        gradient = np.asarray(jax.jit(engine.gradient)(state.params, batch, frozen)[0])
+        outputs = engine.target_outputs(state.target, batch)
+        gradient = np.asarray(jax.jit(engine.gradient)(state.params, batch, outputs)[0])
         assert gradient.dtype == np.float64
 
-        loss = jax.jit(lambda params: engine.loss(engine.layout.unflatten(params), batch, frozen)[0])
+        loss = jax.jit(lambda params: engine.loss(engine.layout.unflatten(params), batch, outputs)[0])
         step, params = 1e-6, np.asarray(state.params)
         for i in range(0, len(params), 7):
             ahead, behind = params.copy(), params.copy()

@@ -322,8 +322,8 @@ def test_loss_and_gradient_are_those_of_a_naive_twin(name: str) -> None:
 
     @jax.jit
     def ours(online: Any, target: Any, batch: Any) -> Any:
-        frozen = engine.frozen(target, batch)
-        return engine.gradient(online, batch, frozen, mean_of_known(batch.truncated))
+        outputs = engine.target_outputs(target, batch)
+        return engine.gradient(online, batch, outputs, mean_of_known(batch.truncated))
 
     gradient, loss, td, _ = ours(online, target, batch)
     assert float(loss) == pytest.approx(expected.item(), rel=1e-5)

@@ -254,7 +254,7 @@ def test_a_flax_module_trains_from_python(own_run: Any) -> None:
 def test_a_flax_module_is_loaded_again_with_its_weights(own_run: Any) -> None:
     agent = hotloop.load(own_run.path, network=QNetwork())
     obs_B = normal(5, 4)
-    params = agent.device_engine.layout.unflatten(agent.weights)
+    params = agent.engine.device_functions.layout.unflatten(agent.weights)
     np.testing.assert_allclose(
         agent.q_values(obs_B), QNetwork().apply(params, jnp.asarray(obs_B)), rtol=1e-5, atol=1e-6
     )

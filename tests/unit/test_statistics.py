@@ -15,7 +15,8 @@ def test_a_figure_that_one_seed_does_not_have_is_left_out():
 
 def test_episodes_cut_or_endless_in_some_seeds_are_counted_over_all() -> None:
     plain = {"episodes": 4, "return_mean": 1.0}
-    summary = together([plain, {**plain, "endless": 3}, {**plain, "endless": 2, "cut": 1}])
+    each = [plain, {**plain, "endless": 3}, {**plain, "endless": 2, "cut": 1}]
+    summary = together(each, seeds(range(3)))
     assert (summary["endless"], summary["cut"]) == (5, 1)
     assert summary["by_seed"]["endless"] == [0, 3, 2]
     assert "cut" not in together([plain, plain], seeds([0, 1]))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from hotloop import registry
 from hotloop.errors import SpecError
-from hotloop.trees import ArraySpec, Tree
+from hotloop.trees import ArraySpec, Specs
 
 State = Any
 Obs = Any
@@ -91,7 +91,7 @@ class Transition(NamedTuple):
     final_legal: jax.Array | None = None
 
 
-def obs_shapes(env: DeviceEnv) -> Tree:
+def obs_shapes(env: DeviceEnv) -> Specs:
     """Shape and dtype of each array of one observation."""
     return map_obs(lambda spec: ArraySpec(spec.shape, spec.dtype), env.obs_spec)
 

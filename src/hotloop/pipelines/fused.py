@@ -33,14 +33,14 @@ class FusedState(NamedTuple):
     env_steps: jax.Array
     episodes: jax.Array
     first_update_at: jax.Array  # env steps at the first gradient step, 0 before it
-    totals: Totals
+    totals: Totals[jax.Array]
     priorities: Any = ()  # of a prioritised replay: a device_tree.Tree
 
 
 class Drawn(NamedTuple):
     """Batches (K, B, …) drawn at once; with priorities also where they lie and what each sample weighs."""
 
-    batches: Item
+    batches: Item[jax.Array]
     places: Any = None
     weight_KB: Any = None
 
@@ -153,7 +153,7 @@ class Fused:
         both = jax.vmap(lambda i: jax.random.split(jax.random.fold_in(sample_key, i)))(jnp.arange(self.portions))
         return both[:, 0], both[:, 1]
 
-    def keep(self, kept: ring.Ring, priorities: Any, items: Item) -> tuple[ring.Ring, Any]:
+    def keep(self, kept: ring.Ring, priorities: Any, items: Item[jax.Array]) -> tuple[ring.Ring, Any]:
         """Store a block's transitions; new ones are as likely as the likeliest so far."""
         if self.sampling:
             priorities = device_tree.fill(priorities, kept.position, self.block_plan.env_steps)
@@ -196,7 +196,7 @@ class Fused:
         actor: ActorState,
         kept: ring.Ring,
         priorities: Any,
-        totals: Totals,
+        totals: Totals[jax.Array],
         learning: Any,
     ) -> FusedState:
         """The state after a block, with its counters moved on."""
@@ -214,11 +214,11 @@ class Fused:
             priorities=priorities,
         )
 
-    def collect(self, state: FusedState, key: jax.Array) -> tuple[ActorState, Item, Totals]:
+    def collect(self, state: FusedState, key: jax.Array) -> tuple[ActorState, Item[jax.Array], Totals[jax.Array]]:
         """Act and step q times; returns the block's transitions as rows for the ring."""
         num_envs, vector_steps, _ = self.block_plan
 
-        def vector_step(carry: tuple[ActorState, Totals], i: jax.Array) -> Any:
+        def vector_step(carry: tuple[ActorState, Totals[jax.Array]], i: jax.Array) -> Any:
             env_steps = state.env_steps + i * num_envs
             return self.vector_step(carry, state.learner.params, env_steps, jax.random.fold_in(key, i))
 
@@ -231,8 +231,8 @@ class Fused:
         return actor, rows, totals
 
     def vector_step(
-        self, carry: tuple[ActorState, Totals], params: jax.Array, env_steps: jax.Array, key: jax.Array
-    ) -> tuple[tuple[ActorState, Totals], Item]:
+        self, carry: tuple[ActorState, Totals[jax.Array]], params: jax.Array, env_steps: jax.Array, key: jax.Array
+    ) -> tuple[tuple[ActorState, Totals[jax.Array]], Item[jax.Array]]:
         """Act and step once in every env; gives out a transition of each, with n-step returns that of n - 1 ago."""
         return vector_step(
             self.spec, self.env, self.engine, carry, env_steps, key, partial(self.choose, params), self.row_of
@@ -244,7 +244,7 @@ class Fused:
         """Exploring actions."""
         return self.engine.act(params, actor.obs, explore_N, key, actor.legal), None
 
-    def row_of(self, actor: ActorState, moved: Moved, noted: Any) -> tuple[ActorState, Item]:
+    def row_of(self, actor: ActorState, moved: Moved, noted: Any) -> tuple[ActorState, Item[jax.Array]]:
         """A transition of each env, with n-step returns that of n - 1 steps ago."""
         del noted
         t = moved.transition

@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 
 from hotloop.experience import Item
+from hotloop.trees import Shapes
 
 
 class Ring(NamedTuple):
     """`rows` has leading axis capacity; `position` is where the next insert begins; `size` rows are valid."""
 
-    rows: Item
+    rows: Item[jax.Array]
     position: jax.Array
     size: jax.Array
 
@@ -25,13 +26,13 @@ def whole_blocks(capacity: int, rows_per_insert: int) -> int:
     return capacity - capacity % rows_per_insert
 
 
-def empty(capacity: int, row: Item) -> Ring:
+def empty(capacity: int, row: Shapes) -> Ring:
     """A ring of `capacity` rows shaped like `row` (arrays or ShapeDtypeStructs)."""
     rows = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), row)
     return Ring(rows, jnp.int32(0), jnp.int32(0))
 
 
-def insert(ring: Ring, items: Item) -> Ring:
+def insert(ring: Ring, items: Item[jax.Array]) -> Ring:
     """Write M consecutive rows; M must be the same every time and divide the capacity."""
     capacity, count = _leading(ring.rows), _leading(items)
     if capacity % count:
@@ -44,22 +45,22 @@ def insert(ring: Ring, items: Item) -> Ring:
     return Ring(rows, (ring.position + count) % capacity, jnp.minimum(ring.size + count, capacity))
 
 
-def sample(ring: Ring, key: jax.Array, shape: tuple[int, ...]) -> Item:
+def sample(ring: Ring, key: jax.Array, shape: tuple[int, ...]) -> Item[jax.Array]:
     """Draw rows uniformly with replacement, as arrays of leading `shape`."""
     # Modulo of 32 random bits: the bias of one row over another is below size / 2^32.
     draws = jax.random.bits(key, shape, jnp.uint32) % ring.size.astype(jnp.uint32)
     return gather(ring, draws.astype(jnp.int32))
 
 
-def gather(ring: Ring, index: jax.Array) -> Item:
+def gather(ring: Ring, index: jax.Array) -> Item[jax.Array]:
     """Rows at `index`, which must be valid: no clamping is paid for."""
     return jax.tree.map(lambda stored: stored.at[index].get(mode="promise_in_bounds"), ring.rows)
 
 
-def num_bytes(capacity: int, row: Item) -> int:
+def num_bytes(capacity: int, row: Shapes) -> int:
     """Device memory of a ring, before it is allocated."""
     return capacity * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(row))
 
 
-def _leading(items: Item) -> int:
+def _leading(items: Item[jax.Array]) -> int:
     return int(jax.tree.leaves(items)[0].shape[0])

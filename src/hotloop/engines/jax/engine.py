@@ -1,7 +1,8 @@
 """Acting and learning with XLA: pure functions of flat vectors, so that a pipeline can put them in its loop."""
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,12 +25,10 @@ from hotloop.engines.jax.modules import (
     sequential,
 )
 from hotloop.engines.jax.optimizers import gradient_transform
+from hotloop.engines.protocol import Engine, EngineOf, opaque
 from hotloop.experience import METRICS, Aimed, Item
 from hotloop.learning import exploration, schedules, targets
 from hotloop.spec import Boltzmann, CustomNetwork, Head, Network, ScalarHead, Spec
-
-if TYPE_CHECKING:
-    from hotloop.engines.jax.host import JaxOnHost
 
 
 class LearnerState(NamedTuple):
@@ -51,20 +50,21 @@ class LossScale(NamedTuple):
     held: jax.Array
 
 
+A = TypeVar("A")
 PASSES = ("target", "choose", "learn")
 
 
-class Draws(NamedTuple):
+class Draws(NamedTuple, Generic[A]):
     """What chance gives to one update: factors of noisy layers, a row for each of PASSES, and fractions.
 
     These are drawn by a key where they are wanted, or given as arrays: by pass, then by the path within the network.
     """
 
-    key: jax.Array | None
-    noise_PT: jax.Array
-    given: dict[str, Any] | None = None
+    key: A | None
+    noise_PT: A
+    given: Mapping[str, Mapping[str, A] | Wanted] | None = None
 
-    def mode(self, role: str) -> Mode:
+    def mode(self: "Draws[jax.Array]", role: str) -> Mode:  # type: ignore[misc]  # `Draw`s have no mode
         """The mode of one pass."""
         number = PASSES.index(role)
         given = None if self.given is None else self.given[role]
@@ -125,11 +125,12 @@ class JaxEngine:
                 "one Q-value per action"
             )
 
-    def on_host(self) -> "JaxOnHost":
+    def on_host(self) -> Engine:
         """Its functions compiled, for runs whose envs are on the host, and for agents."""
         from hotloop.engines.jax.host import JaxOnHost
 
-        return JaxOnHost(self)
+        compiled: EngineOf[LearnerState, jax.Array] = JaxOnHost(self)
+        return opaque(compiled)
 
     def init(self, key: jax.Array) -> LearnerState:
         """Fresh weights; the target net starts as a copy of them."""
@@ -226,7 +227,7 @@ class JaxEngine:
         learning_rate: jax.Array,
         weight_KB: jax.Array | None = None,
         key: jax.Array | None = None,
-        draws_K: Draws | None = None,
+        draws_K: Draws[jax.Array] | None = None,
     ) -> tuple[LearnerState, jax.Array, jax.Array]:
         """K gradient steps on K batches (leading axes K, B); returns TD errors (K, B) and METRICS sums.
 
@@ -267,12 +268,12 @@ class JaxEngine:
         sums = jnp.sum(jnp.where(applied_K[:, None], metrics_KM, 0.0), axis=0)
         return LearnerState(params, state.target, optimizer, updates, skipped, in_a_row, scale), td_KB, sums
 
-    def draws(self, key: jax.Array, count: int) -> Draws:
+    def draws(self, key: jax.Array, count: int) -> Draws[jax.Array]:
         """Draw for so many updates (a leading axis) at once."""
         noise_key, key = jax.random.split(key)
         return Draws(jax.random.split(key, count), factors(noise_key, (count, len(PASSES), self._noise_size)))
 
-    def _draws_of_parts(self, draws: Draws, parts: int) -> Draws:
+    def _draws_of_parts(self, draws: Draws[jax.Array], parts: int) -> Draws[jax.Array]:
         """The draws of each part of a batch (a leading axis): noise is common to all."""
         noise = jnp.broadcast_to(draws.noise_PT, (parts, *draws.noise_PT.shape))
         if draws.key is not None:
@@ -287,12 +288,13 @@ class JaxEngine:
             jax.eval_shape(lambda vector, obs: self.q_values(vector, obs, given=wanted), params, self._obs(num_envs))
         return dict(wanted)
 
-    def wanted_to_learn(self, updates: int, batch_size: int) -> Draws | None:
+    def wanted_to_learn(self, updates: int, batch_size: int) -> Draws[Draw] | None:
         """What so many updates take of chance, as Draws of `Draw`s."""
         if not self.is_random:
             return None
         noise = jnp.zeros((len(PASSES), self._noise_size), self.layout.dtype)
-        asked = Draws(None, noise, {role: Wanted() for role in PASSES})
+        by_pass = {role: Wanted() for role in PASSES}
+        asked: Draws[jax.Array] = Draws(None, noise, by_pass)
         vector = jax.ShapeDtypeStruct((self.layout.size,), self.layout.dtype)
 
         number, obs = jax.ShapeDtypeStruct((batch_size,), self.layout.dtype), self._obs(batch_size)
@@ -306,21 +308,22 @@ class JaxEngine:
         jax.eval_shape(passes, vector, batch)
         given = {
             role: {path: Draw(one.kind, (updates, *one.shape)) for path, one in wanted.items()}
-            for role, wanted in (asked.given or {}).items()
+            for role, wanted in by_pass.items()
         }
-        shaped: Any = Draws(None, Draw("factors", (updates, *noise.shape)), given)  # type: ignore[arg-type]
-        return shaped
+        return Draws(None, Draw("factors", (updates, *noise.shape)), given)
 
     def _obs(self, count: int) -> Any:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), self._obs_1)
 
-    def target_outputs_of_batches(self, target: jax.Array, batches: Any, draws: Draws | None = None) -> TargetOutputs:
+    def target_outputs_of_batches(
+        self, target: jax.Array, batches: Any, draws: Draws[jax.Array] | None = None
+    ) -> TargetOutputs:
         """What the target net says of K batches (K, B, …), with the same draws for all."""
         lead = batches.a_tm1.shape[:2]
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batches)
         return jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), self.target_outputs(target, flat, draws))
 
-    def target_outputs(self, target: jax.Array, batch: Any, draws: Draws | None = None) -> TargetOutputs:
+    def target_outputs(self, target: jax.Array, batch: Any, draws: Draws[jax.Array] | None = None) -> TargetOutputs:
         """What the target net says of a batch (B, …)."""
         if not self.has_target:
             return TargetOutputs(None, None)
@@ -340,7 +343,9 @@ class JaxEngine:
         """Whether the target net is asked twice: for the choice of an action, and for its value."""
         return self._head.chooses_apart and self.spec.target.rule == "target"
 
-    def target(self, params: Any, batch: Item, outputs: TargetOutputs, draws: Draws | None = None) -> jax.Array:
+    def target(
+        self, params: Any, batch: Item[jax.Array], outputs: TargetOutputs, draws: Draws[jax.Array] | None = None
+    ) -> jax.Array:
         """What the estimates of a batch are pulled towards, by the target rule."""
         maths, rule, (values_t, bonus_B, choice_BA) = self._estimates, self.spec.target.rule, outputs
         if rule != "target":
@@ -364,7 +369,7 @@ class JaxEngine:
         batch: Any,
         outputs: TargetOutputs,
         weight_B: jax.Array | None = None,
-        draws: Draws | None = None,
+        draws: Draws[jax.Array] | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """Mean loss of one batch under the network's own parameters; beside it TD errors (B,) and the mean Q-value."""
         maths = self._estimates
@@ -381,7 +386,7 @@ class JaxEngine:
         batch: Any,
         outputs: TargetOutputs,
         weight_B: jax.Array | None = None,
-        draws: Draws | None = None,
+        draws: Draws[jax.Array] | None = None,
         scale: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Flat gradient of one batch's loss; loss, TD errors (B,) and mean Q-value.
@@ -468,7 +473,7 @@ class JaxEngine:
         return schedules.value_at(env_steps.astype(jnp.float32), xp=jnp, **self.spec.exploration_schedule.model_dump())
 
 
-def _mode(role: str, draws: Draws | None) -> Mode:
+def _mode(role: str, draws: Draws[jax.Array] | None) -> Mode:
     return Mode(role) if draws is None else draws.mode(role)
 
 

@@ -3,7 +3,7 @@
 So a user's own flax module drops in as it is, and our own networks, a few dozen lines, need no module library.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -39,7 +39,7 @@ class Mode(NamedTuple):
     key: jax.Array | None = None
     noise: jax.Array | None = None
     """What was drawn for all noisy layers, for a batch in common (see `perturbed`)."""
-    given: "dict[str, jax.Array] | Wanted | None" = None
+    given: Mapping[str, jax.Array] | Wanted | None = None
     """In place of a key: what was drawn outside, by the path of the part that wants it."""
     path: str = ""
 

@@ -102,7 +102,7 @@ class RecurrentEngine(JaxEngine):
         learning_rate: jax.Array,
         weight_KB: jax.Array | None = None,
         key: jax.Array | None = None,
-        draws_K: Draws | None = None,
+        draws_K: Draws[jax.Array] | None = None,
     ) -> tuple[LearnerState, jax.Array, jax.Array]:
         """K gradient steps on K batches of sequences (K, B, …); returns TD errors (K, B, L) and METRICS sums."""
         del weight_KB, key, draws_K
@@ -110,7 +110,7 @@ class RecurrentEngine(JaxEngine):
         state, td, sums = super().update(state, batches, learning_rate, mean_of_known(batches.truncated))
         return state, td.reshape(batches.r_t.shape), sums
 
-    def target_outputs(self, target: jax.Array, batch: Any, draws: Draws | None = None) -> TargetOutputs:
+    def target_outputs(self, target: jax.Array, batch: Any, draws: Draws[jax.Array] | None = None) -> TargetOutputs:
         """What the target net, with a memory of its own, says of the next states: (B, L, A)."""
         del draws
         if not self.has_target:
@@ -123,7 +123,7 @@ class RecurrentEngine(JaxEngine):
         batch: Any,
         outputs: TargetOutputs,
         weight_B: jax.Array | None = None,
-        draws: Draws | None = None,
+        draws: Draws[jax.Array] | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """Mean loss of the learned steps of one batch; beside it TD errors (B, L) and the mean Q-value.
 

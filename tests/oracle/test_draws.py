@@ -86,7 +86,7 @@ def test_in_float64_the_gradient_is_that_of_finite_differences() -> None:
         batch = jax.tree.map(
             lambda leaf: leaf[0].astype(np.float64) if leaf.dtype == np.float32 else leaf[0], batches()
         )
-        frozen = engine.frozen(state.target, batch)
+        frozen = engine.target_outputs(state.target, batch)
         gradient = np.asarray(jax.jit(engine.gradient)(state.params, batch, frozen)[0])
         assert gradient.dtype == np.float64
 

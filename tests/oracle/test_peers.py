@@ -79,7 +79,7 @@ def ours(engine: JaxEngine, batch: Item, weight_B: Any = None) -> tuple[float, N
     def run(params: Any, target: Any) -> Any:
         draws = jax.tree.map(lambda leaf: leaf[0], engine.draws(KEY, 1)) if engine.is_random else None
         with naive.recorded() as of_target:
-            frozen = engine.frozen(target, batch, draws)
+            frozen = engine.target_outputs(target, batch, draws)
         with naive.recorded() as of_online:
             engine.loss(engine.layout.unflatten(params), batch, frozen, weight_B, draws)
         gradient, loss, _, _ = engine.gradient(params, batch, frozen, weight_B, draws)

@@ -321,7 +321,7 @@ def test_loss_and_gradient_are_those_of_a_naive_twin(name: str) -> None:
 
     @jax.jit
     def ours(online: Any, target: Any, batch: Any) -> Any:
-        frozen = engine.frozen(target, batch)
+        frozen = engine.target_outputs(target, batch)
         return engine.gradient(online, batch, frozen, mean_of_known(batch.truncated))
 
     gradient, loss, td, _ = ours(online, target, batch)

@@ -268,7 +268,8 @@ def _mario_alone(spec: Spec) -> Callable[[], None]:
 
     from hotloop.envs.mario import Mario
 
-    games = [Mario(**spec.env.options) for _ in range(ENVS)]
+    options: dict[str, Any] = spec.env.options
+    games = [Mario(**options) for _ in range(ENVS)]
     random = np.random.default_rng(0)
     for game in games:
         game.reset(seed=0)
@@ -276,7 +277,7 @@ def _mario_alone(spec: Spec) -> Callable[[], None]:
     def step() -> None:
         for game in games:
             buttons = game.buttons[int(random.integers(len(game.buttons)))]
-            for _ in range(spec.env.options["skip"]):
+            for _ in range(options["skip"]):
                 game.nes.step_frame(buttons)
 
     return step

@@ -28,6 +28,7 @@ from hotloop.engines.jax.optimizers import gradient_transform
 from hotloop.engines.protocol import Engine, EngineOf, opaque
 from hotloop.experience import METRICS, Aimed, Item
 from hotloop.learning import exploration, schedules, targets
+from hotloop.learning.estimates import Estimate
 from hotloop.spec import Boltzmann, CustomNetwork, Head, Network, ScalarHead, Spec
 
 
@@ -494,10 +495,11 @@ def _of_the_user(network: Module) -> Functions:
     return Functions(network.init, lambda params, obs_B, mode: HeadOutput(network.apply(params, obs_B)))
 
 
-def _estimates(spec: Spec, head: Head) -> Any:
+def _estimates(spec: Spec, head: Head) -> Estimate:
     """The maths of what the head says."""
     make = registry.imported(head.record.estimates)
-    return make(head, spec.loss, xp=jnp, constant=jax.lax.stop_gradient)
+    estimate: Estimate = make(head, spec.loss, xp=jnp, constant=jax.lax.stop_gradient)
+    return estimate
 
 
 def _sharding(devices: int) -> NamedSharding | None:

@@ -5,10 +5,11 @@ import os
 import sys
 from collections.abc import Callable, Generator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hotloop.envs.gym_types import Env
 from hotloop.envs.host import open_envs
 from hotloop.envs.host_spaces import HostSpaces, observations
 from hotloop.envs.own import one_env
@@ -64,7 +65,7 @@ def record(
     return frames, film.fps
 
 
-def _drawing_env(spec: Spec, spaces: HostSpaces) -> Any:
+def _drawing_env(spec: Spec, spaces: HostSpaces) -> Env | None:
     """One env that draws itself and shows the agent what the vector env does; None if there is no such thing."""
     if not spaces.draws:
         return None
@@ -93,7 +94,7 @@ def _quieten_pygame() -> None:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
-def _drawn_frames(env: Any, spec: Spec, spaces: HostSpaces, greedy: Greedy, seed: int) -> "Generator[Image]":
+def _drawn_frames(env: Env, spec: Spec, spaces: HostSpaces, greedy: Greedy, seed: int) -> "Generator[Image]":
     from PIL import Image
 
     with closing(env):

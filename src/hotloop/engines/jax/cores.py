@@ -13,6 +13,7 @@ from hotloop.engines.jax.modules import Params, add_bias, init_layer
 from hotloop.spec import Core
 
 Carry = Any
+"""An array, or a pair of them: each core knows its own."""
 
 
 class RecurrentModule(NamedTuple):

@@ -16,20 +16,25 @@ from hotloop.engines.jax.heads import HeadOutput
 from hotloop.engines.jax.modules import (
     RUNNING,
     Functions,
+    Given,
+    Inputs,
     Mode,
     Module,
+    Numbers,
+    Params,
     Wanted,
     factors,
     noise_size,
     perturbed,
     sequential,
 )
-from hotloop.engines.jax.optimizers import gradient_transform
+from hotloop.engines.jax.optimizers import Moments, gradient_transform
 from hotloop.engines.protocol import Engine, EngineOf, opaque
 from hotloop.experience import METRICS, Aimed, Item
 from hotloop.learning import exploration, schedules, targets
 from hotloop.learning.estimates import Estimate
 from hotloop.spec import Boltzmann, CustomNetwork, Head, Network, ScalarHead, Spec
+from hotloop.trees import Shapes
 
 
 class LearnerState(NamedTuple):
@@ -37,11 +42,11 @@ class LearnerState(NamedTuple):
 
     params: jax.Array
     target: jax.Array
-    optimizer: Any
+    optimizer: Moments
     updates: jax.Array
     skipped: jax.Array
     skipped_in_a_row: jax.Array
-    loss_scale: Any = ()  # of float16: a LossScale
+    loss_scale: "LossScale | tuple[()]" = ()  # of float16
 
 
 class LossScale(NamedTuple):
@@ -84,7 +89,7 @@ class TargetOutputs(NamedTuple):
 FIRST_LOSS_SCALE, UPDATES_TO_DOUBLE_IT = 2.0**15, 2_000
 
 
-def make_engine(spec: Spec, obs: Any, num_actions: int, network: Module | None = None) -> "JaxEngine":
+def make_engine(spec: Spec, obs: Shapes, num_actions: int, network: Module | None = None) -> "JaxEngine":
     """The engine of one spec, with a memory if its network has one."""
     if isinstance(spec.network, Network) and spec.network.core is not None:
         from hotloop.engines.jax.recurrent import RecurrentEngine
@@ -97,7 +102,7 @@ class JaxEngine:
     """The engine for one spec: holds shapes and choices, never state."""
 
     def __init__(
-        self, spec: Spec, obs: Any, num_actions: int, network: Module | None = None, numbers: Any = jnp.float32
+        self, spec: Spec, obs: Shapes, num_actions: int, network: Module | None = None, numbers: Numbers = jnp.float32
     ) -> None:
         """`obs` is a tree of shapes of one observation; `network` is the user's own, if any.
 
@@ -145,7 +150,7 @@ class JaxEngine:
         """The network of the spec, or the user's own."""
         return _composed(self.spec, self.num_actions) if network is None else _of_the_user(network)
 
-    def _fresh(self, key: jax.Array) -> Any:
+    def _fresh(self, key: jax.Array) -> Params:
         """A network's own tree of first weights."""
         params = self._network.init(key, self._obs_1)
         if self._numbers == jnp.float32:
@@ -157,7 +162,7 @@ class JaxEngine:
         """Whether there is a target net."""
         return self.spec.target.rule != "vanilla" and self.spec.on_policy is None
 
-    def estimate(self, params: Any, obs_B: Any, mode: Mode) -> HeadOutput:
+    def estimate(self, params: Params, obs_B: Inputs, mode: Mode) -> HeadOutput:
         """What the network says under its own parameters (a tree), in the numbers of the weights."""
         params = self.in_precision(params)
         if mode.noise is not None:
@@ -165,7 +170,7 @@ class JaxEngine:
         values, tau = self._network.apply(params, obs_B, mode)
         return HeadOutput(values.astype(self._numbers), tau)
 
-    def in_precision(self, params: Any) -> Any:
+    def in_precision(self, params: Params) -> Params:
         """Parameters in the numbers networks compute in; running averages stay as they are."""
         if self.spec.precision == "float32":
             return params
@@ -173,7 +178,9 @@ class JaxEngine:
             lambda path, leaf: leaf if getattr(path[-1], "key", "") in RUNNING else leaf.astype(self._dtype), params
         )
 
-    def q_values(self, vector: jax.Array, obs_B: Any, key: jax.Array | None = None, given: Any = None) -> jax.Array:
+    def q_values(
+        self, vector: jax.Array, obs_B: Inputs, key: jax.Array | None = None, given: Given = None
+    ) -> jax.Array:
         """Q-values (B, A) of a batch of observations under a flat weight vector.
 
         With a key, or with what `wanted_to_act` asks for as `given`, those of a noisy draw.
@@ -181,26 +188,26 @@ class JaxEngine:
         mode = Mode("act", key, given=given)
         return self._estimates.q(self.estimate(self.layout.unflatten(vector), obs_B, mode).values)
 
-    def greedy(self, params: jax.Array, obs_N: Any, legal_NA: jax.Array | None = None) -> jax.Array:
+    def greedy(self, params: jax.Array, obs_N: Inputs, legal_NA: jax.Array | None = None) -> jax.Array:
         """Best action of each env, int32 (N,)."""
         q_NA = targets.legal_only(self.q_values(params, obs_N), legal_NA, xp=jnp)
         return jnp.argmax(q_NA, axis=-1).astype(jnp.int32)
 
-    def memory(self, count: int) -> Any:
+    def memory(self, count: int) -> Inputs:
         """What each of `count` envs remembers at the start of an episode: nothing, without a core."""
         del count
         return ()
 
     def play(
-        self, params: jax.Array, memory_N: Any, obs_N: Any, legal_NA: jax.Array | None = None
-    ) -> tuple[Any, jax.Array]:
+        self, params: jax.Array, memory_N: Inputs, obs_N: Inputs, legal_NA: jax.Array | None = None
+    ) -> tuple[Inputs, jax.Array]:
         """The memory after an observation, and the best action of each env."""
         return memory_N, self.greedy(params, obs_N, legal_NA)
 
     def act(
         self,
         params: jax.Array,
-        obs_N: Any,
+        obs_N: Inputs,
         explore_N: jax.Array,
         key: jax.Array,
         legal_NA: jax.Array | None = None,
@@ -301,7 +308,7 @@ class JaxEngine:
         number, obs = jax.ShapeDtypeStruct((batch_size,), self.layout.dtype), self._obs(batch_size)
         batch = Item(obs, jax.ShapeDtypeStruct((batch_size,), jnp.int32), number, number, obs)
 
-        def passes(params: jax.Array, batch: Any) -> Any:
+        def passes(params: jax.Array, batch: Item[jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
             return self.loss(
                 self.layout.unflatten(params), batch, self.target_outputs(params, batch, asked), None, asked
             )
@@ -313,7 +320,7 @@ class JaxEngine:
         }
         return Draws(None, Draw("factors", (updates, *noise.shape)), given)
 
-    def _obs(self, count: int) -> Any:
+    def _obs(self, count: int) -> Shapes:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), self._obs_1)
 
     def target_outputs_of_batches(
@@ -366,7 +373,7 @@ class JaxEngine:
 
     def loss(
         self,
-        params: Any,
+        params: Params,
         batch: Any,
         outputs: TargetOutputs,
         weight_B: jax.Array | None = None,
@@ -396,11 +403,11 @@ class JaxEngine:
         """
         tree = self.layout.unflatten(params)
 
-        def scaled(tree: Any, *inputs: Any) -> Any:
+        def scaled(tree: Params, *inputs: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
             loss, (td_B, q) = self.loss(tree, *inputs)
             return (loss if scale is None else loss * scale), (loss, td_B, q)
 
-        def of(*inputs: Any) -> Any:
+        def of(*inputs: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
             (_, (loss, td_B, q)), grads = jax.value_and_grad(scaled, has_aux=True)(tree, *inputs)
             return self.layout.flatten(grads), loss, td_B, q
 
@@ -411,7 +418,7 @@ class JaxEngine:
             split = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), (batch, outputs, weight_B))
             draws_of_parts = None if draws is None else self._draws_of_parts(draws, parts)
 
-            def add(total: jax.Array, inputs: Any) -> Any:
+            def add(total: jax.Array, inputs: tuple[Any, ...]) -> tuple[jax.Array, list[jax.Array]]:
                 gradient, *rest = of(*inputs)
                 return total + gradient, rest
 
@@ -423,10 +430,10 @@ class JaxEngine:
         return gradient, loss, td_B, q
 
     def step(
-        self, params: jax.Array, optimizer: Any, gradient: jax.Array, loss: jax.Array, learning_rate: jax.Array
-    ) -> tuple[jax.Array, Any, jax.Array, jax.Array]:
+        self, params: jax.Array, optimizer: Moments, gradient: jax.Array, loss: jax.Array, learning_rate: jax.Array
+    ) -> tuple[jax.Array, Moments, jax.Array, jax.Array]:
         """Clip and follow a gradient, unless it or the loss is not finite; the norm before clipping, and whether."""
-        averages_step: Any = 0.0
+        averages_step: jax.Array | float = 0.0
         if self._is_average is not None:  # running averages take the step they ask for, whatever the optimiser
             averages_step, gradient = (
                 jnp.where(self._is_average, gradient, 0.0),
@@ -512,7 +519,7 @@ def _sharding(devices: int) -> NamedSharding | None:
     return NamedSharding(Mesh(np.array(found[:devices]), ("batch",)), PartitionSpec(None, "batch"))
 
 
-def _rescaled(scale: Any, finite: jax.Array) -> Any:
+def _rescaled(scale: "LossScale | tuple[()]", finite: jax.Array) -> "LossScale | tuple[()]":
     """Halve the scale of a loss that overflowed; double it when it has held for long."""
     if not scale:
         return scale
@@ -521,6 +528,6 @@ def _rescaled(scale: Any, finite: jax.Array) -> Any:
     return LossScale(factor, jnp.where(finite & ~is_due, scale.held + 1, 0))
 
 
-def _is_only_overflow(scale: Any, finite: jax.Array) -> jax.Array | None:
+def _is_only_overflow(scale: "LossScale | tuple[()]", finite: jax.Array) -> jax.Array | None:
     """Whether a skipped update may only have been scaled too far: no sign of divergence yet."""
     return ~finite & (scale.factor > 1.0) if scale else None

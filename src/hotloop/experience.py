@@ -49,6 +49,21 @@ METRICS = ("loss", "grad_norm", "q", "applied")
 """What an engine sums over its gradient steps, in this order; `applied` counts those that were not skipped."""
 
 
+class Sequences(NamedTuple, Generic[A]):
+    """A batch of stretches of S = burn-in + L + 1 steps; the first L behind the burn-in are learned from.
+
+    `obs` and `first` are (…, S), what belongs to the learned steps is (…, L), `memory` is that of the first step.
+    """
+
+    obs: Tree[A]
+    first: A
+    a_tm1: A
+    r_t: A
+    discount_t: A
+    truncated: A
+    memory: Tree[A]
+
+
 class Totals(NamedTuple, Generic[A]):
     """Sums since the last line of metrics."""
 

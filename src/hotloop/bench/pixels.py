@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hotloop.bench.measure import Result, Row, interleave, machine, paired_ratio
+from hotloop.plain import Figures, Json
 from hotloop.progress import Reporter
 from hotloop.spec import Spec
 from hotloop.spec.reading import load_spec
@@ -25,7 +26,7 @@ TRAINERS = ("sync/1-thread", "sync/all-threads", "concurrent", "hotloop/sb3-sett
 
 def run(reporter: Reporter) -> Result:
     """Measure env steps per second of all cases."""
-    settings: dict[str, Any] = {}
+    settings: Figures = {}
     rows = [*_acting(reporter), *_training(reporter, settings)]
     return Result("pixels", {**machine(), **settings}, rows)
 
@@ -33,7 +34,7 @@ def run(reporter: Reporter) -> Result:
 # -- training ---------------------------------------------------------------------------------------------
 
 
-def _training(reporter: Reporter, settings: dict[str, Any]) -> list[Row]:
+def _training(reporter: Reporter, settings: Figures) -> list[Row]:
     with reporter.busy("finding the ratio at which envs and updates cost the same"):
         calibration = _Worker("calibrate", 1)
         costs = calibration.ask("costs")
@@ -82,7 +83,7 @@ class _Worker:
         command = [sys.executable, "-m", "hotloop.bench.pixels", case, str(vector_steps), str(threads)]
         self._process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def ask(self, what: Any) -> Any:
+    def ask(self, what: Json) -> Any:
         """Send one line, wait for one line."""
         assert self._process.stdin
         assert self._process.stdout

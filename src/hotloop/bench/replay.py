@@ -1,7 +1,6 @@
 """The host replay: what priorities cost a training step, what stacks rebuilt from single frames cost and save."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -45,7 +44,7 @@ def _priorities(result: Result, reporter: Reporter) -> None:
         result.rows.append(row)
 
 
-def _trainer(sampling: dict[str, Any]) -> Callable[[], None]:
+def _trainer(sampling: Mapping[str, object]) -> Callable[[], None]:
     from hotloop.assembly import Assembly
     from hotloop.trial import begun
 

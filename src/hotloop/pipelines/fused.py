@@ -27,7 +27,7 @@ class FusedState(NamedTuple):
 
     learner: LearnerState
     actor: ActorState
-    ring: ring.Ring
+    ring: ring.Ring[Item[jax.Array]]
     key: jax.Array  # never changes: each block folds its number in
     blocks: jax.Array
     env_steps: jax.Array
@@ -153,13 +153,15 @@ class Fused:
         both = jax.vmap(lambda i: jax.random.split(jax.random.fold_in(sample_key, i)))(jnp.arange(self.portions))
         return both[:, 0], both[:, 1]
 
-    def keep(self, kept: ring.Ring, priorities: Any, items: Item[jax.Array]) -> tuple[ring.Ring, Any]:
+    def keep(
+        self, kept: ring.Ring[Item[jax.Array]], priorities: Any, items: Item[jax.Array]
+    ) -> tuple[ring.Ring[Item[jax.Array]], Any]:
         """Store a block's transitions; new ones are as likely as the likeliest so far."""
         if self.sampling:
             priorities = device_tree.fill(priorities, kept.position, self.block_plan.env_steps)
         return ring.insert(kept, items), priorities
 
-    def sample(self, kept: ring.Ring, priorities: Any, key: jax.Array, env_steps: jax.Array) -> Drawn:
+    def sample(self, kept: ring.Ring[Item[jax.Array]], priorities: Any, key: jax.Array, env_steps: jax.Array) -> Drawn:
         """Draw the batches of a portion of a block's updates: of all of them, unless priorities move meanwhile."""
         shape = (self.spec.updates_per_draw, self.spec.replay.batch_size)
         if not self.sampling:
@@ -194,7 +196,7 @@ class Fused:
         state: FusedState,
         learner: LearnerState,
         actor: ActorState,
-        kept: ring.Ring,
+        kept: ring.Ring[Item[jax.Array]],
         priorities: Any,
         totals: Totals[jax.Array],
         learning: Any,

@@ -83,7 +83,7 @@ class Recurrent(Fused):
         )
         return actor._replace(memory=forget(noted, moved.ended), first=moved.ended), step_N
 
-    def sample(self, kept: ring.Ring, priorities: Any, key: jax.Array, env_steps: jax.Array) -> Drawn:
+    def sample(self, kept: ring.Ring[Any], priorities: Any, key: jax.Array, env_steps: jax.Array) -> Drawn:
         """Draw a block's batches of sequences."""
         shape = (self.block_plan.updates, self.spec.replay.batch_size)
         batches: Any = sequences.sample(kept, key, shape, self.block_plan.num_envs, self.length, self.burn_in)

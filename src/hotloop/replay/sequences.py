@@ -6,71 +6,63 @@ played with, and inserts stay plain copies. That costs size x 4 bytes a step (an
 counts; storing it every k steps would save most of it, at the price of stretches that begin at those steps only.
 """
 
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hotloop.experience import Sequences
 from hotloop.replay import ring
+from hotloop.trees import Form, HasShape, Shapes, Tree
+
+A = TypeVar("A")
 
 
-class Step(NamedTuple):
+class Step(NamedTuple, Generic[A]):
     """One step of one env, as it is stored. γ and termination are folded into `discount_t`.
 
     There is no next observation: it is that of the next step of the env, unless the episode ended in between.
     """
 
-    obs: Any
-    action: Any
-    r_t: Any
-    discount_t: Any
-    first: Any  # whether the step begins an episode
-    truncated: Any  # ended without being terminated: the observation to bootstrap from is lost
-    memory: Any  # before the step
+    obs: Tree[A]
+    action: A
+    r_t: A
+    discount_t: A
+    first: A  # whether the step begins an episode
+    truncated: A  # ended without being terminated: the observation to bootstrap from is lost
+    memory: Tree[A]  # before the step
 
 
-class Sequences(NamedTuple):
-    """A batch of stretches of S = burn-in + L + 1 steps; the first L behind the burn-in are learned from.
-
-    `obs` and `first` are (…, S), what belongs to the learned steps is (…, L), `memory` is that of the first step.
-    """
-
-    obs: Any
-    first: Any
-    a_tm1: Any
-    r_t: Any
-    discount_t: Any
-    truncated: Any
-    memory: Any
-
-
-def row_example(obs: Any, memory: Any) -> Step:
+def row_example(obs: Shapes, memory: Shapes) -> Step[HasShape]:
     """Shapes and dtypes of one row, given those of one observation and one memory."""
     number, flag = jax.ShapeDtypeStruct((), np.float32), jax.ShapeDtypeStruct((), np.bool_)
     return Step(obs, jax.ShapeDtypeStruct((), np.int32), number, number, flag, flag, memory)
 
 
 def sample(
-    kept: ring.Ring, key: jax.Array, shape: tuple[int, ...], num_envs: int, length: int, burn_in: int
-) -> Sequences:
+    kept: ring.Ring[Step[jax.Array]], key: jax.Array, shape: tuple[int, ...], num_envs: int, length: int, burn_in: int
+) -> Sequences[jax.Array]:
     """Draw stretches uniformly, with replacement, among all that lie between the oldest and the newest step."""
     starts = jnp.maximum(kept.size // num_envs - (burn_in + length), 1)  # 0 before learning starts: drawn, not used
     draws = jax.random.bits(key, shape, jnp.uint32) % (starts * num_envs).astype(jnp.uint32)
     return gather(kept, draws.astype(jnp.int32), num_envs, length, burn_in)
 
 
-def gather(kept: ring.Ring, start: jax.Array, num_envs: int, length: int, burn_in: int) -> Sequences:
+def gather(
+    kept: ring.Ring[Step[jax.Array]], start: jax.Array, num_envs: int, length: int, burn_in: int
+) -> Sequences[jax.Array]:
     """Stretches that begin at rows `start`, counted from the oldest row of the ring."""
-    rows: Any = kept.rows
+    rows = kept.rows
     capacity = rows.r_t.shape[0]
     begin = kept.position - kept.size + start + capacity  # of the ring; at least 0
     steps = jnp.arange(burn_in + length + 1, dtype=jnp.int32) * num_envs
     every = (begin[..., None] + steps) % capacity
     learned = every[..., burn_in:-1]
 
-    def at(stored: Any, index: jax.Array) -> Any:
-        return jax.tree.map(lambda leaf: leaf.at[index].get(mode="promise_in_bounds"), stored)
+    def at(stored: Form, index: jax.Array) -> Form:
+        taken: Form = jax.tree.map(lambda leaf: leaf.at[index].get(mode="promise_in_bounds"), stored)
+        return taken
 
     return Sequences(
         obs=at(rows.obs, every),

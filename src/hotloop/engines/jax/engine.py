@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ from hotloop.engines.jax.modules import (
 )
 from hotloop.engines.jax.optimizers import Moments, gradient_transform
 from hotloop.engines.protocol import Engine, EngineOf, opaque
-from hotloop.experience import METRICS, Aimed, Item
+from hotloop.experience import METRICS, Aimed, Item, Sequences
 from hotloop.learning import exploration, schedules, targets
 from hotloop.learning.estimates import Estimate
 from hotloop.spec import Boltzmann, CustomNetwork, Head, Network, ScalarHead, Spec
@@ -56,6 +56,9 @@ class LossScale(NamedTuple):
     held: jax.Array
 
 
+Scale = LossScale | tuple[()]
+Batch = Item[jax.Array] | Aimed[jax.Array] | Sequences[jax.Array]
+"""What one gradient step learns from; sequences are those of a `RecurrentEngine`."""
 A = TypeVar("A")
 PASSES = ("target", "choose", "learn")
 
@@ -231,7 +234,7 @@ class JaxEngine:
     def update(
         self,
         state: LearnerState,
-        batches: Any,
+        batches: Batch,
         learning_rate: jax.Array,
         weight_KB: jax.Array | None = None,
         key: jax.Array | None = None,
@@ -252,7 +255,10 @@ class JaxEngine:
         if key is not None and self.is_random:
             draws_K = self.draws(key, count)
 
-        def one(carry: Any, inputs: Any) -> Any:
+        def one(
+            carry: tuple[jax.Array, Moments, Scale],
+            inputs: tuple[Batch, TargetOutputs | None, jax.Array | None, Draws[jax.Array] | None],
+        ) -> tuple[tuple[jax.Array, Moments, Scale], tuple[jax.Array, jax.Array, jax.Array | None]]:
             params, optimizer, scale = carry
             batch, outputs, weight_B, draws = inputs
             if outputs is None:
@@ -324,17 +330,18 @@ class JaxEngine:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), self._obs_1)
 
     def target_outputs_of_batches(
-        self, target: jax.Array, batches: Any, draws: Draws[jax.Array] | None = None
+        self, target: jax.Array, batches: Batch, draws: Draws[jax.Array] | None = None
     ) -> TargetOutputs:
         """What the target net says of K batches (K, B, …), with the same draws for all."""
         lead = batches.a_tm1.shape[:2]
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batches)
         return jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), self.target_outputs(target, flat, draws))
 
-    def target_outputs(self, target: jax.Array, batch: Any, draws: Draws[jax.Array] | None = None) -> TargetOutputs:
+    def target_outputs(self, target: jax.Array, batch: Batch, draws: Draws[jax.Array] | None = None) -> TargetOutputs:
         """What the target net says of a batch (B, …)."""
         if not self.has_target:
             return TargetOutputs(None, None)
+        batch = cast(Item[jax.Array], batch)  # for what is aimed already there is no target net
         params, mode = self.layout.unflatten(target), _mode("target", draws)
         values_t = self.estimate(params, batch.s_t, mode).values
         soft, choice_BA, bonus_B = self.spec.target.munchausen, None, None
@@ -352,7 +359,7 @@ class JaxEngine:
         return self._head.chooses_apart and self.spec.target.rule == "target"
 
     def target(
-        self, params: Any, batch: Item[jax.Array], outputs: TargetOutputs, draws: Draws[jax.Array] | None = None
+        self, params: Params, batch: Item[jax.Array], outputs: TargetOutputs, draws: Draws[jax.Array] | None = None
     ) -> jax.Array:
         """What the estimates of a batch are pulled towards, by the target rule."""
         maths, rule, (values_t, bonus_B, choice_BA) = self._estimates, self.spec.target.rule, outputs
@@ -374,13 +381,13 @@ class JaxEngine:
     def loss(
         self,
         params: Params,
-        batch: Any,
+        batch: Batch,
         outputs: TargetOutputs,
         weight_B: jax.Array | None = None,
         draws: Draws[jax.Array] | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """Mean loss of one batch under the network's own parameters; beside it TD errors (B,) and the mean Q-value."""
-        maths = self._estimates
+        maths, batch = self._estimates, cast(Item[jax.Array] | Aimed[jax.Array], batch)
         aim = batch.target if isinstance(batch, Aimed) else self.target(params, batch, outputs, draws)
         target = jax.lax.stop_gradient(aim)
         values, tau = self.estimate(params, batch.s_tm1, _mode("learn", draws))
@@ -391,7 +398,7 @@ class JaxEngine:
     def gradient(
         self,
         params: jax.Array,
-        batch: Any,
+        batch: Batch,
         outputs: TargetOutputs,
         weight_B: jax.Array | None = None,
         draws: Draws[jax.Array] | None = None,
@@ -519,7 +526,7 @@ def _sharding(devices: int) -> NamedSharding | None:
     return NamedSharding(Mesh(np.array(found[:devices]), ("batch",)), PartitionSpec(None, "batch"))
 
 
-def _rescaled(scale: "LossScale | tuple[()]", finite: jax.Array) -> "LossScale | tuple[()]":
+def _rescaled(scale: Scale, finite: jax.Array) -> Scale:
     """Halve the scale of a loss that overflowed; double it when it has held for long."""
     if not scale:
         return scale
@@ -528,6 +535,6 @@ def _rescaled(scale: "LossScale | tuple[()]", finite: jax.Array) -> "LossScale |
     return LossScale(factor, jnp.where(finite & ~is_due, scale.held + 1, 0))
 
 
-def _is_only_overflow(scale: "LossScale | tuple[()]", finite: jax.Array) -> jax.Array | None:
+def _is_only_overflow(scale: Scale, finite: jax.Array) -> jax.Array | None:
     """Whether a skipped update may only have been scaled too far: no sign of divergence yet."""
     return ~finite & (scale.factor > 1.0) if scale else None

@@ -5,23 +5,24 @@ bring that memory up to date with the present weights, of the online and the tar
 learned.
 """
 
-from typing import Any
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 
 from hotloop import registry
 from hotloop.engines.jax import cores
-from hotloop.engines.jax.engine import Draws, JaxEngine, LearnerState, TargetOutputs
+from hotloop.engines.jax.engine import Batch, Draws, JaxEngine, LearnerState, TargetOutputs
 from hotloop.engines.jax.heads import HeadOutput
 from hotloop.engines.jax.modules import ACTING, Functions, Inputs, Module, Params
+from hotloop.experience import Sequences
 from hotloop.learning import targets
 from hotloop.spec import Network, Spec
 from hotloop.trees import Shapes
 
 
 class RecurrentEngine(JaxEngine):
-    """A JaxEngine whose network is torso, core and head. Batches are `replay.sequences.Sequences`."""
+    """A JaxEngine whose network is torso, core and head. Batches are `Sequences`."""
 
     def __init__(self, spec: Spec, obs: Shapes, num_actions: int, network: Module | None = None) -> None:
         section, sequence = spec.network, spec.replay.sequence
@@ -83,7 +84,7 @@ class RecurrentEngine(JaxEngine):
         x_TBF = self._torso.apply(params["torso"], flat, ACTING).reshape(length, batch, -1)
         return self._core.unroll(params["core"], memory_B, x_TBF, first_TB)
 
-    def learned_q(self, params: Params, batch: Any) -> jax.Array:
+    def learned_q(self, params: Params, batch: Sequences[jax.Array]) -> jax.Array:
         """Q-values (L + 1, B, A) of the steps behind the burn-in, which has no gradient."""
         obs_SB, first_SB = jax.tree.map(lambda leaf: leaf.swapaxes(0, 1), (batch.obs, batch.first))
         memory_B, burn_in = batch.memory, self._burn_in
@@ -99,7 +100,7 @@ class RecurrentEngine(JaxEngine):
     def update(
         self,
         state: LearnerState,
-        batches: Any,
+        batches: Batch,
         learning_rate: jax.Array,
         weight_KB: jax.Array | None = None,
         key: jax.Array | None = None,
@@ -107,21 +108,24 @@ class RecurrentEngine(JaxEngine):
     ) -> tuple[LearnerState, jax.Array, jax.Array]:
         """K gradient steps on K batches of sequences (K, B, …); returns TD errors (K, B, L) and METRICS sums."""
         del weight_KB, key, draws_K
+        batches = cast(Sequences[jax.Array], batches)
         # Of the whole batch, before it may be split into parts.
         state, td, sums = super().update(state, batches, learning_rate, mean_of_known(batches.truncated))
         return state, td.reshape(batches.r_t.shape), sums
 
-    def target_outputs(self, target: jax.Array, batch: Any, draws: Draws[jax.Array] | None = None) -> TargetOutputs:
+    def target_outputs(self, target: jax.Array, batch: Batch, draws: Draws[jax.Array] | None = None) -> TargetOutputs:
         """What the target net, with a memory of its own, says of the next states: (B, L, A)."""
         del draws
         if not self.has_target:
             return TargetOutputs(None, None)
-        return TargetOutputs(self.learned_q(self.layout.unflatten(target), batch)[1:].swapaxes(0, 1), None)
+        return TargetOutputs(
+            self.learned_q(self.layout.unflatten(target), cast(Sequences[jax.Array], batch))[1:].swapaxes(0, 1), None
+        )
 
     def loss(
         self,
         params: Params,
-        batch: Any,
+        batch: Batch,
         outputs: TargetOutputs,
         weight_B: jax.Array | None = None,
         draws: Draws[jax.Array] | None = None,
@@ -131,7 +135,7 @@ class RecurrentEngine(JaxEngine):
         `weight_B` is that of each step (B, L).
         """
         del draws
-        maths, rule = self._estimates, self.spec.target.rule
+        maths, rule, batch = self._estimates, self.spec.target.rule, cast(Sequences[jax.Array], batch)
         q_BTA = self.learned_q(params, batch).swapaxes(0, 1)
         flat = batch.r_t.size
         q_t = jax.lax.stop_gradient(q_BTA[:, 1:]).reshape(flat, -1)  # one unroll serves both sides

@@ -38,7 +38,8 @@ _thread_pools = cache(ThreadpoolController)
 
 def one_blas_thread() -> AbstractContextManager[object]:
     """NumPy on one thread while a run steps: a pool costs a handful of envs more than it brings (up to 10 times)."""
-    return _thread_pools().limit(limits=1, user_api="blas")
+    limited: AbstractContextManager[object] = _thread_pools().limit(limits=1, user_api="blas")
+    return limited
 
 
 def _is_plain(network: Network) -> bool:

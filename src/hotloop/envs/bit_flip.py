@@ -42,11 +42,13 @@ class BitFlip(gym.Env[dict[str, np.ndarray], np.int64]):
 
     def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: object) -> np.ndarray:
         """0 where the goal is reached, else -1; one goal or a batch of them."""
-        return (achieved_goal == desired_goal).all(axis=-1) - 1.0
+        reward: np.ndarray = (achieved_goal == desired_goal).all(axis=-1) - 1.0
+        return reward
 
     def compute_terminated(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: object) -> np.ndarray:
         """Whether the goal is reached."""
-        return (achieved_goal == desired_goal).all(axis=-1)
+        is_reached: np.ndarray = (achieved_goal == desired_goal).all(axis=-1)
+        return is_reached
 
     def _see(self) -> dict[str, np.ndarray]:
         return {"observation": self._now.copy(), "achieved_goal": self._now.copy(), "desired_goal": self._goal.copy()}

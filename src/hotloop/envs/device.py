@@ -1,7 +1,7 @@
 """The device env contract: two pure functions on one env; this file makes them a vector env inside XLA."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, Union, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from hotloop.trees import ArraySpec, Specs, Tree
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+A = TypeVar("A")
 State = Any
 """What an env remembers between steps: a tree of arrays that only the env itself looks into."""
 Obs = Tree[jax.Array]
@@ -103,7 +104,7 @@ def obs_shapes(env: DeviceEnv) -> Specs:
     return map_obs(lambda spec: ArraySpec(spec.shape, spec.dtype), env.obs_spec)
 
 
-def map_obs(function: Callable[..., Any], spec: ObsTree, *others: Any) -> Any:
+def map_obs(function: Callable[..., A], spec: ObsTree, *others: Any) -> Tree[A]:
     """A tree like `spec`, each ObsSpec replaced by `function` of it and what is at its place in `others`."""
     if isinstance(spec, ObsSpec):
         return function(spec, *others)
@@ -151,11 +152,12 @@ def step_all(
 
     def fresh(reached: tuple[State, Obs, jax.Array | None]) -> tuple[State, Obs, jax.Array | None]:
         begun_N, first_N = reset_all(env, reset_key, num_envs)
-        return jax.tree.map(
+        chosen: tuple[State, Obs, jax.Array | None] = jax.tree.map(
             lambda new, old: jnp.where(done_N.reshape((-1,) + (1,) * (old.ndim - 1)), new, old),
             (begun_N, first_N, legal_actions(env, begun_N) if masked else None),
             reached,
         )
+        return chosen
 
     # Episodes end rarely: skip the random resets of all N envs when none did.
     next_state_N, next_obs_N, legal_N = jax.lax.cond(jnp.any(done_N), fresh, lambda same: same, reached)

@@ -9,6 +9,9 @@ from hotloop.trees import Arrays
 
 Env = gym.Env[Any, Any]
 Space = gym.Space[Any]
+TimeLimit = gym.wrappers.TimeLimit[Any, Any]
+Make = Callable[..., Env]
+"""Makes an env, given its options."""
 Wrap = Callable[[Env], gym.Wrapper[Any, Any, Any, Any]]
 Options = Mapping[str, Any]
 """Keyword arguments of an env of the user's own."""

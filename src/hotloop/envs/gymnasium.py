@@ -3,7 +3,7 @@
 Importing this module registers them: `gymnasium.make("hotloop.envs.gymnasium:hotloop/CartPole-v1")`.
 """
 
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import gymnasium as gym
 import jax
@@ -25,7 +25,8 @@ from hotloop.envs.device import (
     reset_all,
     step_all,
 )
-from hotloop.trees import Arrays, Number
+from hotloop.envs.gym_types import Space
+from hotloop.trees import Arrays, Number, Tree
 
 
 def make_env(env_id: str, render_mode: str | None = None, **options: object) -> "GymnasiumEnv":
@@ -64,7 +65,7 @@ class GymnasiumEnv(gym.Env[Arrays, np.int64]):
             self.metadata = {"render_modes": ["rgb_array"], "render_fps": env.render_fps}
         self.observation_space, self.action_space = _spaces(env)
 
-        def with_mask(state: State, *rest: Any) -> tuple[Any, ...]:
+        def with_mask(state: State, *rest: Tree[jax.Array]) -> tuple[jax.Array | None, *tuple[State, ...]]:
             return env.action_mask(state) if isinstance(env, Masked) else None, state, *rest
 
         self._reset = jax.jit(lambda key: with_mask(*env.reset(key)))
@@ -181,11 +182,11 @@ def _mask_info(mask: jax.Array | None) -> Info:
     return {} if mask is None else {"action_mask": np.array(mask, np.int8)}
 
 
-def _spaces(env: DeviceEnv) -> "tuple[gym.Space[Any], gym.spaces.Discrete[np.int64]]":
+def _spaces(env: DeviceEnv) -> "tuple[Space, gym.spaces.Discrete[np.int64]]":
     return _space(env.obs_spec), gym.spaces.Discrete(env.num_actions)
 
 
-def _space(spec: ObsTree) -> "gym.Space[Any]":
+def _space(spec: ObsTree) -> Space:
     if isinstance(spec, ObsSpec):
         return gym.spaces.Box(spec.low, spec.high, spec.shape, spec.dtype)  # type: ignore[arg-type]  # more than it says
     if isinstance(spec, dict):

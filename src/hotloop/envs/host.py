@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterator
 from functools import partial
 from multiprocessing import resource_tracker
-from typing import Any, TypedDict
+from typing import TypedDict, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -18,7 +18,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 
 from hotloop import registry
-from hotloop.envs.gym_types import Env, Infos, Options, Raw, VectorEnv, Wrap
+from hotloop.envs.gym_types import Env, Infos, Options, Raw, TimeLimit, VectorEnv, Wrap
 from hotloop.envs.host_spaces import ShowsChosen, spaces_of
 from hotloop.envs.naming import import_registering
 from hotloop.envs.own import OwnEnvId, in_processes, one_env
@@ -98,6 +98,13 @@ def open_envs(
         raise
 
 
+class HowToReset(TypedDict, total=False):
+    """One of the two: all envs by a seed, or some of them, as Gymnasium has it."""
+
+    seed: int
+    options: dict[str, np.ndarray]
+
+
 class EnvArrays(TypedDict, total=False):
     """What a checkpoint keeps of envs: all of their state, or their random numbers, or nothing."""
 
@@ -143,7 +150,7 @@ class HostEnvs:
             return None
         return self._reset(which_N, options={"reset_mask": which_N})
 
-    def _reset(self, which_N: np.ndarray, **how: Any) -> Arrays:
+    def _reset(self, which_N: np.ndarray, **how: Unpack[HowToReset]) -> Arrays:
         try:
             obs, infos = self.env.reset(**how)
         except EnvFailed:
@@ -249,7 +256,8 @@ class HostEnvs:
         legal = self._no_masks.copy()
         is_whole = isinstance(given, np.ndarray) and given.shape == legal.shape and given.dtype.kind in "biuf"
         if is_whole and (is_given is None or is_given.all()):
-            return given.astype(bool)
+            masks: np.ndarray = given.astype(bool)
+            return masks
         for i in range(self.num_envs):
             one = given[i] if given is not None and (is_given is None or is_given[i]) else None
             if one is not None:
@@ -335,7 +343,7 @@ class HostEnvs:
                 self.legal = np.array(arrays["legal"])
         return "state" in arrays
 
-    def _envs(self) -> list[Any]:
+    def _envs(self) -> list[Raw]:
         return self.env.envs if isinstance(self.env, SerialEnvs) else [self.env]
 
     def _seen(self, obs: Raw) -> Arrays:
@@ -420,7 +428,7 @@ def _can_be_saved(env: object) -> bool:
     return callable(getattr(env, "get_state", None)) and callable(getattr(env, "set_state", None))
 
 
-def _time_limits(env: Any) -> list[gym.wrappers.TimeLimit[Any, Any]] | None:
+def _time_limits(env: Raw) -> list[TimeLimit] | None:
     """The time limits around an env; None if a wrapper around it may have a state that nobody can save."""
     limits = []
     while env is not env.unwrapped:
@@ -434,7 +442,7 @@ def _time_limits(env: Any) -> list[gym.wrappers.TimeLimit[Any, Any]] | None:
 
 def generator_to_array(random: np.random.Generator) -> np.ndarray:
     """All of a PCG64 generator's state: two numbers of 128 bits, and half a draw that may be left over."""
-    state: Any = random.bit_generator.state
+    state = random.bit_generator.state
     halves = [half for name in ("state", "inc") for half in divmod(state["state"][name], 2**64)]
     return np.array([*halves, state["has_uint32"], state["uinteger"]], np.uint64)
 

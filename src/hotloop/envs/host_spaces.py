@@ -190,7 +190,8 @@ def actions(space: Space) -> Actions:
 
         def decode(chosen_N: np.ndarray) -> np.ndarray:
             parts = np.stack(np.unravel_index(chosen_N, sizes), axis=-1)
-            return parts.reshape(len(chosen_N), *shape).astype(np.int64) + starts
+            actions_N: np.ndarray = parts.reshape(len(chosen_N), *shape).astype(np.int64) + starts
+            return actions_N
 
         return Actions(count, decode)
     raise SpecError(f"the actions are {space}; hotloop needs Discrete ones (or a small MultiDiscrete)")

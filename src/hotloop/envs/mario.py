@@ -198,7 +198,8 @@ class GreyPicture:
         grey = grey_of(pixels).astype(np.float32)
         small = (self._columns @ (self._rows @ grey).T).T
         small += 0.5
-        return small.astype(np.uint8)
+        bytes_: np.ndarray = small.astype(np.uint8)
+        return bytes_
 
 
 def grey_of(pixels: np.ndarray) -> np.ndarray:

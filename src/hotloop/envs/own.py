@@ -4,13 +4,13 @@ import contextlib
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeGuard
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeGuard
 
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from gymnasium.wrappers import OrderEnforcing
 
-from hotloop.envs.gym_types import Env, Options, Wrap
+from hotloop.envs.gym_types import Env, Make, Options, Raw, Wrap
 from hotloop.errors import SpecError
 from hotloop.spec.reading import OWN_ENV
 
@@ -26,9 +26,9 @@ class OwnEnvId(str):
     It goes wherever the spec goes in this process; what is written of the spec is the name alone.
     """
 
-    make: Callable[..., Env]
+    make: Make
 
-    def __new__(cls, name: str, make: Callable[..., Env]) -> Self:
+    def __new__(cls, name: str, make: Make) -> Self:
         """Name it; `make(**options)` makes one."""
         made = super().__new__(cls, f"{OWN_ENV}{name}")
         made.make = make
@@ -79,7 +79,7 @@ def understand(given: object, options: Options) -> OwnEnv:
     raise SpecError(f"env: {_called(given)} made {type(made).__qualname__}, expected a Gymnasium env or a device env")
 
 
-def one_env(env_id: str, **options: Any) -> Env:
+def one_env(env_id: str, **options: Raw) -> Env:
     """One Gymnasium env by its id; one of the user's own draws itself as it was made to."""
     if not isinstance(env_id, OwnEnvId):
         return gym.make(env_id, disable_env_checker=True, **options)
@@ -87,7 +87,7 @@ def one_env(env_id: str, **options: Any) -> Env:
     return env_id.make(**options)
 
 
-def in_processes(make: Callable[[], Env], num_envs: int, wrappers: list[Wrap], **how: Any) -> AsyncVectorEnv:
+def in_processes(make: Callable[[], Env], num_envs: int, wrappers: list[Wrap], **how: Raw) -> AsyncVectorEnv:
     """Envs of the user's own in processes of their own, which get `make` by cloudpickle."""
     return AsyncVectorEnv([partial(_wrapped, make, wrappers)] * num_envs, **how)
 
@@ -121,7 +121,7 @@ def _instance(env: Env, options: Options) -> OwnEnv:
     return OwnEnv(name, trained=trained, played=played, is_instance=True, can_be_played=can_be_played)
 
 
-class _Lent(OrderEnforcing[Any, Any]):
+class _Lent(OrderEnforcing[Raw, Raw]):
     """The user's own instance, which stays open: whoever made it closes it."""
 
     def close(self) -> None:

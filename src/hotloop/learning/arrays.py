@@ -8,6 +8,11 @@ Array = Any
 Constant = Callable[[Array], Array]
 """Hides a number from differentiation, as `jax.lax.stop_gradient` does."""
 
+Curve = Callable[..., Array]
+"""Value at a step: `curve(step, xp, **fields)` with the fields of its schedule."""
+Scan = Callable[..., tuple[Array, Array]]
+"""`jax.lax.scan`, or what works like it."""
+
 
 class Curves(Protocol):
     """What schedules ask of a namespace."""

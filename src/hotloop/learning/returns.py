@@ -1,8 +1,6 @@
 """λ-returns: targets that look further ahead than one step, from a stretch of steps in the order they happened."""
 
-from collections.abc import Callable
-
-from hotloop.learning.arrays import Array, Namespace
+from hotloop.learning.arrays import Array, Namespace, Scan
 
 
 def lambda_returns(
@@ -13,7 +11,7 @@ def lambda_returns(
     trace: float,
     *,
     xp: Namespace,
-    scan: Callable[..., tuple[Array, Array]],
+    scan: Scan,
 ) -> Array:
     """R = r + discount x [λ R of the next step + (1 - λ) v], backwards from the last step, with λ = `trace`.
 

@@ -1,9 +1,8 @@
 """Numbers that change with the env step: learning rate, ε, temperature."""
 
 import math
-from collections.abc import Callable
 
-from hotloop.learning.arrays import Array, Curves
+from hotloop.learning.arrays import Array, Curve, Curves
 
 
 def value_at(step: Array, *, kind: str, xp: Curves, **fields: float) -> Array:
@@ -54,7 +53,7 @@ def _periodic(step: Array, xp: Curves, start: float, end: float, steps: int, per
     return end + (start - end) * ceiling * wave
 
 
-_KINDS: dict[str, Callable[..., Array]] = {
+_KINDS: dict[str, Curve] = {
     "constant": _constant,
     "linear": _linear,
     "exponential": _exponential,

@@ -168,7 +168,8 @@ class HostReplay:
     def _weights(self, numbers: np.ndarray, beta: float) -> np.ndarray:
         """(size x probability)^-beta relative to the largest of each batch: size and total cancel out."""
         priority = self.tree.priorities(numbers % self.ring.capacity)
-        return ((priority.min(axis=-1, keepdims=True) / priority) ** beta).astype(np.float32)
+        weights: np.ndarray = ((priority.min(axis=-1, keepdims=True) / priority) ** beta).astype(np.float32)
+        return weights
 
     def learned(self, batches: Batches, td_KB: np.ndarray) -> None:
         """New priorities of what was drawn: not of rows overwritten since, nor where a TD error is not finite."""

@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
+from hotloop import trees
 from hotloop.trees import Shapes
 
 Rows = TypeVar("Rows")
@@ -62,7 +63,7 @@ def gather(ring: Ring[Rows], index: jax.Array) -> Rows:
 
 def num_bytes(capacity: int, row: Shapes) -> int:
     """Device memory of a ring, before it is allocated."""
-    return capacity * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(row))
+    return capacity * trees.num_bytes(row)
 
 
 def _leading(items: object) -> int:

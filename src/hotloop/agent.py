@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from hotloop.learning import targets
 from hotloop.pipelines.explorer import Explorer
 from hotloop.runs.pictures import write_gif
 from hotloop.trees import leaves
+
+if TYPE_CHECKING:
+    import jax
 
 EPISODES = 100
 """Played by an evaluation that is not told how many."""
@@ -79,9 +82,9 @@ class Agent:
         from hotloop.pipelines.device_play import functions_of, play_on_device
 
         masked, limit = self.spec.env.action_mask, self.spec.evaluation.max_steps
-        return play_on_device(
-            self.env, functions_of(self.engine), self.weights, episodes, limit, masked, seed
-        ).summary()
+        params = cast("jax.Array", self.weights)  # of the one engine that plays on the device
+        functions = functions_of(self.engine)
+        return play_on_device(self.env, functions, params, episodes, limit, masked, seed).summary()
 
     @property
     def can_record(self) -> bool:
@@ -103,9 +106,8 @@ class Agent:
 
         # The first picture is drawn before a step.
         steps = min(self.spec.evaluation.max_steps, film.every * (film.frames - 1))
-        frames = record(
-            env, functions_of(self.engine), self.weights, seed, steps, film.every, self.spec.env.action_mask
-        )
+        params, functions = cast("jax.Array", self.weights), functions_of(self.engine)
+        frames = record(env, functions, params, seed, steps, film.every, self.spec.env.action_mask)
         return write_gif(frames, Path(path), film.fps)
 
     def _best(self, obs_N: Any, legal_NA: np.ndarray | None = None) -> np.ndarray:

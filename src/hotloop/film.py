@@ -1,7 +1,7 @@
 """How a recording shows an env: how fast, which states, and for how long."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 MOST_PER_SECOND = 25.0
 """Envs that move faster are shown every second step, or fewer."""
@@ -20,10 +20,11 @@ class Film(NamedTuple):
     fps: float
 
 
-def film_of(render_fps: Any) -> Film:
+def film_of(render_fps: object) -> Film:
     """The film of an env that says so many of its steps are a second; where that is no speed, the usual one."""
-    is_speed = isinstance(render_fps, int | float) and math.isfinite(render_fps) and render_fps > 0
-    speed = float(render_fps) if is_speed else USUAL_FPS
+    speed = USUAL_FPS
+    if isinstance(render_fps, int | float) and math.isfinite(render_fps) and render_fps > 0:
+        speed = float(render_fps)
     every = math.ceil(speed / MOST_PER_SECOND)
     fps = speed / every
     return Film(every, max(1, math.floor((MOST_SECONDS - PAUSE_SECONDS) * fps)), fps)

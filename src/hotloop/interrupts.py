@@ -2,7 +2,11 @@
 
 import signal
 import threading
-from typing import Any, Self
+from collections.abc import Callable
+from types import FrameType
+from typing import Self
+
+Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class Interrupted(Exception):
@@ -14,7 +18,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.seen: str | None = None
-        self._before: dict[int, Any] = {}
+        self._before: dict[int, Handler] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -31,7 +35,7 @@ class Interrupts:
         if self.seen:
             raise Interrupted
 
-    def _note(self, number: int, _: Any) -> None:
+    def _note(self, number: int, _: FrameType | None) -> None:
         self.seen = f"stopped by {signal.Signals(number).name}"
         for other in self._before:
             signal.signal(other, signal.SIG_DFL)

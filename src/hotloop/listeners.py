@@ -4,9 +4,10 @@ import copy
 from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from hotloop.errors import SpecError
+from hotloop.plain import Figures
 from hotloop.spec import Spec
 
 
@@ -23,21 +24,21 @@ class Chunk(NamedTuple):
 
     env_steps: int
     steps_in_all: int
-    figures: dict[str, Any]
+    figures: Figures
 
 
 class Log(NamedTuple):
     """A log period is over; `figures` are those of a line in metrics.jsonl."""
 
     env_steps: int
-    figures: dict[str, Any]
+    figures: Figures
 
 
 class Evaluation(NamedTuple):
     """Greedy episodes were played; `summary` is what metrics.jsonl says of them."""
 
     env_steps: int
-    summary: dict[str, Any]
+    summary: Figures
     is_best: bool
 
 
@@ -51,7 +52,7 @@ class Checkpoint(NamedTuple):
 class End(NamedTuple):
     """A run is over: it has a result, or there is an error that ended it, or both if a listener raised it."""
 
-    result: dict[str, Any] | None
+    result: Figures | None
     error: BaseException | None
 
 
@@ -97,7 +98,7 @@ class Listener(Protocol):
         return None
 
 
-METHODS: dict[type[Any], str] = {
+METHODS: dict[type[Event], str] = {
     Start: "on_start",
     Chunk: "on_chunk",
     Log: "on_log",
@@ -171,8 +172,4 @@ class Audience:
 
 def _copied(event: Event) -> Event:
     """The event with dictionaries of its own."""
-    return event._replace(**{name: copy.deepcopy(value) for name, value in _dicts(event).items()})
-
-
-def _dicts(event: Event) -> dict[str, Any]:
-    return {name: value for name, value in event._asdict().items() if isinstance(value, dict)}
+    return type(event)._make(copy.deepcopy(value) if isinstance(value, dict) else value for value in event)

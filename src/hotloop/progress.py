@@ -4,9 +4,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
+
+from hotloop.plain import Figures, Json
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 SECONDS_BETWEEN_COUNTS = 0.2
 SECONDS_UNTIL_SAID = 2.0
@@ -21,13 +26,13 @@ class Reporter(Protocol):
     def warn(self, text: str) -> None:
         """Print one lasting line that needs attention."""
 
-    def busy(self, what: str) -> Any:
+    def busy(self, what: str) -> AbstractContextManager[None]:
         """Show that something takes a while; a context manager."""
 
-    def show(self, env_steps: int, total: int, figures: dict[str, Any]) -> None:
+    def show(self, env_steps: int, total: int, figures: Figures) -> None:
         """Update the live line."""
 
-    def counting(self, what: str) -> Any:
+    def counting(self, what: str) -> AbstractContextManager[Callable[[int, int], None]]:
         """Show how far something is; a context manager that gives `tell(done, total)`, to be called at any rate."""
 
 
@@ -48,7 +53,7 @@ class Silent:
         """Do nothing around the work."""
         yield
 
-    def show(self, env_steps: int, total: int, figures: dict[str, Any]) -> None:
+    def show(self, env_steps: int, total: int, figures: Figures) -> None:
         """Drop it."""
 
     @contextmanager
@@ -64,8 +69,7 @@ class Terminal:
         from rich.console import Console
 
         self._console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
-        self._live: Any = None
-        self._task: Any = None
+        self._live: Progress | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -97,7 +101,7 @@ class Terminal:
         finally:
             late.cancel()
 
-    def show(self, env_steps: int, total: int, figures: dict[str, Any]) -> None:
+    def show(self, env_steps: int, total: int, figures: Figures) -> None:
         """Update the bar: steps, speeds, return, exploration, loss, time left."""
         if not self._console.is_terminal:
             return
@@ -120,8 +124,9 @@ class Terminal:
                 told_at = now
                 if self._live is None:
                     self._live, self._task = self._bar(total)
-                place = {"completed": done, "total": total} if has_own_bar else {}
-                self._live.update(self._task, figures=f"{what} {done:,} of {total:,}", **place)
+                completed, of = (done, total) if has_own_bar else (None, None)  # else the bar stays as it is
+                counted = f"{what} {done:,} of {total:,}"
+                self._live.update(self._task, completed=completed, total=of, figures=counted)
             elif not is_terminal and now >= say_at:
                 say_at = now + (now - began)
                 self.say(f"{what}: {done:,} of {total:,}")
@@ -133,7 +138,7 @@ class Terminal:
                 self._live.stop()
                 self._live = None
 
-    def _bar(self, total: int) -> tuple[Any, Any]:
+    def _bar(self, total: int) -> "tuple[Progress, TaskID]":
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         live = Progress(
@@ -148,7 +153,7 @@ class Terminal:
         return live, live.add_task("train", total=total, figures="")
 
 
-def _short(value: Any) -> str:
+def _short(value: Json) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, float):

@@ -193,7 +193,7 @@ def register_env(name: str, entry: Entry) -> None:
     _register(ENVS, name, entry, "env")
 
 
-def is_known(table: Mapping[str, Any], name: str) -> bool:
+def is_known(table: Mapping[str, object], name: str) -> bool:
     """Whether `name` is in a table; plug-ins of installed packages are looked at before it is said to be unknown."""
     return name in table or (plugins.load_installed() and name in table)
 

@@ -7,7 +7,8 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import Any
+
+from hotloop.plain import Figures
 
 MOST_EVENTS = 200_000
 """A trace keeps so many spans, from its beginning on; the sums go on."""
@@ -56,7 +57,7 @@ class Spans:
         events = self.events or []
         start = min((began for _, _, began, _ in events), default=0)
         threads = {ident: number for number, ident in enumerate(dict.fromkeys(ident for _, ident, _, _ in events))}
-        rows: list[dict[str, Any]] = [
+        rows: list[Figures] = [
             {
                 "ph": "M",
                 "pid": 1,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hotloop.engines.jax.engine import JaxEngine, LearnerState
-from hotloop.engines.jax.optimizers import direction
+from hotloop.engines.jax.optimizers import gradient_transform
 from hotloop.experience import METRICS, Item
 from hotloop.spec import Optimizer, Spec
 from hotloop.spec.reading import parse_spec
@@ -179,7 +179,7 @@ def test_an_optimiser_takes_pytorchs_steps(name: str) -> None:
 
     weights = torch.nn.Parameter(torch.from_numpy(start.copy()))
     torch_optimizer = theirs([weights], lr=rates[0], **arguments)
-    rule = direction(Optimizer.model_validate(fields))
+    rule = gradient_transform(Optimizer.model_validate(fields))
     params, state = jnp.asarray(start), rule.init(jnp.asarray(start))
     for rate, disturbance in zip(rates, noise, strict=True):
         weights.grad = torch.from_numpy(slope) * weights.detach() + torch.from_numpy(disturbance)

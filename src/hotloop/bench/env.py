@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Callable
-from typing import Any
 
 from hotloop.bench.measure import Result, Row, interleave, machine, paired_ratio
 from hotloop.progress import Reporter
@@ -44,17 +43,17 @@ def hotloop_loop(obs: str) -> Callable[[], None]:
     import jax
     import jax.numpy as jnp
 
-    from hotloop.envs.device import reset_all, step_all
-    from hotloop.envs.snake import Snake
+    from hotloop.envs.device import Transition, reset_all, step_all
+    from hotloop.envs.snake import Snake, SnakeState
 
     env, key = Snake(obs=obs), jax.random.key(0)
 
-    def step(i: Any, carry: Any) -> Any:
+    def step(i: jax.Array, carry: tuple[SnakeState, Transition]) -> tuple[SnakeState, Transition]:
         action_key, env_key = jax.random.split(jax.random.fold_in(key, i))
         actions = jax.random.randint(action_key, (NUM_ENVS,), 0, env.num_actions)
         return step_all(env, carry[0], actions, env_key)
 
-    def steps(start: jax.Array, carry: Any) -> Any:
+    def steps(start: jax.Array, carry: tuple[SnakeState, Transition]) -> tuple[SnakeState, Transition]:
         return jax.lax.fori_loop(start, start + HOTLOOP_STEPS, step, carry)
 
     compiled = jax.jit(steps, donate_argnums=1)

@@ -1,7 +1,7 @@
 """The family beside plain DQN: one update of each member on the same torso; priorities on the device; PQN."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hotloop.bench.measure import COST, Result, Row, interleave, machine, paired_ratio
@@ -10,7 +10,7 @@ from hotloop.progress import Reporter
 from hotloop.spec.reading import load_spec
 
 ROUNDS, TRAINING_ROUNDS = 30, 9
-HEADS: dict[str, dict[str, Any]] = {
+HEADS: dict[str, dict[str, object]] = {
     "dqn": {},
     "double": {"target.rule": "double"},
     "munchausen": {"target.munchausen": {}},
@@ -71,7 +71,7 @@ def _training(
 
 
 def _snakes(capacity: int) -> dict[str, tuple[Callable[[], None], int]]:
-    sampling: dict[str, dict[str, Any]] = {"uniform": {"kind": "uniform"}, "prioritized": {"kind": "prioritized"}}
+    sampling: dict[str, dict[str, object]] = {"uniform": {"kind": "uniform"}, "prioritized": {"kind": "prioritized"}}
     if capacity == min(CAPACITIES.values()):
         for updates in DRAWN_EVERY:
             name = f"prioritized, drawn every {updates} updates"
@@ -90,7 +90,7 @@ def _cartpoles() -> dict[str, tuple[Callable[[], None], int]]:
     return cases
 
 
-def _trainer(preset: str, blocks: int, overrides: dict[str, Any]) -> tuple[Callable[[], None], int]:
+def _trainer(preset: str, blocks: int, overrides: Mapping[str, object]) -> tuple[Callable[[], None], int]:
     """Return a call that trains so many blocks, and their env steps. A replay counts as full from the start."""
     import jax
     import jax.numpy as jnp

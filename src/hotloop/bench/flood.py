@@ -7,7 +7,6 @@ Each takes the boards as its own environment holds them: lists of cells, or rows
 
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -125,7 +124,7 @@ def _in_turn(flood: Callable[[Boards, int], np.ndarray], boards: Sequence[Boards
     return call
 
 
-def _check(kind: str, boards: Sequence[Boards], counts: Any) -> None:
+def _check(kind: str, boards: Sequence[Boards], counts: np.ndarray) -> None:
     for number, board in enumerate(boards):
         expected = by_bfs(board, GRID)
         in_numpy = {"numpy": by_growth(board, GRID), "numpy-bits": by_rows_of_bits(board, GRID)}

@@ -6,13 +6,16 @@ benchmark was started in.
 
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hotloop.bench.measure import Result, Row, machine
 from hotloop.progress import Reporter
 from hotloop.runs import statistics
+
+if TYPE_CHECKING:
+    from hotloop.api import Run
 
 FIRST_SEED = 100
 """Presets were chosen by looking at seeds 0 to 9."""
@@ -106,13 +109,14 @@ def _snake(result: Result, preset: str, reference: Reference, folder: Path, repo
     return curve
 
 
-def _evaluations(done: Any) -> list[dict[str, Any]]:
+def _evaluations(done: "Run") -> list[dict[str, Any]]:
     from hotloop.runs import metrics
 
+    assert done.path is not None
     return [row for row in metrics.read(done.path / "metrics.jsonl") if row["kind"] == "eval"]
 
 
-def _on_new_episodes(done: Any, seed: int, elsewhere: dict[str, Any] | None = None) -> dict[str, float]:
+def _on_new_episodes(done: "Run", seed: int, elsewhere: dict[str, int] | None = None) -> dict[str, float]:
     """What the last weights of a seed reach in episodes that no evaluation has played; perhaps on another grid."""
     import hotloop
 

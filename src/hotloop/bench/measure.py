@@ -7,8 +7,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from hotloop.plain import Figures
 from hotloop.progress import Reporter
 
 FASTER = "times as fast as"
@@ -35,7 +35,7 @@ class Row:
         is_level = self.spread is not None and self.spread[0] <= 1.0 <= self.spread[1]
         return LEVEL if is_level else self.means
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Figures:
         """The five fields every benchmark has, and what explains them."""
         return {
             "case": self.case,
@@ -54,10 +54,10 @@ class Result:
     """All rows of a benchmark, and the settings without which they mean nothing."""
 
     name: str
-    settings: dict[str, Any]
+    settings: dict[str, object]
     rows: list[Row] = field(default_factory=list)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """One object."""
         return {"name": self.name, "settings": self.settings, "rows": [row.as_json() for row in self.rows]}
 
@@ -111,7 +111,7 @@ def paired_ratio(numerator: list[float], denominator: list[float]) -> tuple[floa
     return middle, (low, high)
 
 
-def machine() -> dict[str, Any]:
+def machine() -> dict[str, object]:
     """What every figure is printed with."""
     return {
         "cpu": _cpu_name(),

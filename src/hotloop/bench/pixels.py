@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hotloop.bench.measure import Result, Row, interleave, machine, paired_ratio
+from hotloop.plain import Figures, Json
 from hotloop.progress import Reporter
 from hotloop.spec import Spec
 from hotloop.spec.reading import load_spec
@@ -25,7 +26,7 @@ TRAINERS = ("sync/1-thread", "sync/all-threads", "concurrent", "hotloop/sb3-sett
 
 def run(reporter: Reporter) -> Result:
     """Measure env steps per second of all cases."""
-    settings: dict[str, Any] = {}
+    settings: Figures = {}
     rows = [*_acting(reporter), *_training(reporter, settings)]
     return Result("pixels", {**machine(), **settings}, rows)
 
@@ -33,7 +34,7 @@ def run(reporter: Reporter) -> Result:
 # -- training ---------------------------------------------------------------------------------------------
 
 
-def _training(reporter: Reporter, settings: dict[str, Any]) -> list[Row]:
+def _training(reporter: Reporter, settings: Figures) -> list[Row]:
     with reporter.busy("finding the ratio at which envs and updates cost the same"):
         calibration = _Worker("calibrate", 1)
         costs = calibration.ask("costs")
@@ -82,7 +83,7 @@ class _Worker:
         command = [sys.executable, "-m", "hotloop.bench.pixels", case, str(vector_steps), str(threads)]
         self._process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def ask(self, what: Any) -> Any:
+    def ask(self, what: Json) -> Any:
         """Send one line, wait for one line."""
         assert self._process.stdin
         assert self._process.stdout
@@ -268,7 +269,8 @@ def _mario_alone(spec: Spec) -> Callable[[], None]:
 
     from hotloop.envs.mario import Mario
 
-    games = [Mario(**spec.env.options) for _ in range(ENVS)]
+    options: dict[str, Any] = spec.env.options
+    games = [Mario(**options) for _ in range(ENVS)]
     random = np.random.default_rng(0)
     for game in games:
         game.reset(seed=0)
@@ -276,7 +278,7 @@ def _mario_alone(spec: Spec) -> Callable[[], None]:
     def step() -> None:
         for game in games:
             buttons = game.buttons[int(random.integers(len(game.buttons)))]
-            for _ in range(spec.env.options["skip"]):
+            for _ in range(options["skip"]):
                 game.nes.step_frame(buttons)
 
     return step

@@ -1,9 +1,7 @@
 """The host replay: what priorities cost a training step, what stacks rebuilt from single frames cost and save."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
-import jax
 import numpy as np
 
 from hotloop.bench.measure import COST, Result, Row, interleave, machine, paired_ratio
@@ -13,6 +11,7 @@ from hotloop.replay.host import HostReplay
 from hotloop.replay.plan import readable
 from hotloop.spec import Replay
 from hotloop.spec.reading import load_spec
+from hotloop.trees import ArraySpec
 
 ROUNDS = 15
 BLOCKS = 300
@@ -45,7 +44,7 @@ def _priorities(result: Result, reporter: Reporter) -> None:
         result.rows.append(row)
 
 
-def _trainer(sampling: dict[str, Any]) -> Callable[[], None]:
+def _trainer(sampling: Mapping[str, object]) -> Callable[[], None]:
     from hotloop.assembly import Assembly
     from hotloop.trial import begun
 
@@ -64,7 +63,7 @@ def _trainer(sampling: dict[str, Any]) -> Callable[[], None]:
 
 
 def _stacks(result: Result, name: str, shape: tuple[int, ...], capacity: int, reporter: Reporter) -> None:
-    obs = jax.ShapeDtypeStruct(shape, np.uint8)
+    obs = ArraySpec(shape, np.uint8)
     filled = _filled(Replay(capacity=STORED, stacked_frames=shape[0]), obs)
     random = np.random.default_rng(0)
     source = np.random.default_rng(1).integers(0, 255, (2, BATCH, *shape), dtype=np.uint8)
@@ -90,7 +89,7 @@ def _stacks(result: Result, name: str, shape: tuple[int, ...], capacity: int, re
     result.rows.append(row)
 
 
-def _filled(spec: Replay, obs: Any) -> HostReplay:
+def _filled(spec: Replay, obs: ArraySpec) -> HostReplay:
     """A replay full of one env's stacks of random frames, in episodes of 500 steps."""
     replay = HostReplay(spec, 0.99, obs, 1)
     replay.allocate()

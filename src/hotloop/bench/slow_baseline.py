@@ -8,7 +8,7 @@ import hashlib
 import time
 from collections import defaultdict, deque
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -119,7 +119,7 @@ class SlowTraining:
             hashed.update(np.ascontiguousarray(array).tobytes())
         return hashed.hexdigest()
 
-    def _act(self) -> Any:
+    def _act(self) -> torch.Tensor:
         with torch.no_grad():
             greedy = self.online(self.obs).argmax(1)
         line = EPSILON_START + (EPSILON_END - EPSILON_START) * self.env_steps / EPSILON_STEPS
@@ -175,6 +175,6 @@ class Log:
         )
 
 
-def _network() -> Any:
+def _network() -> nn.Sequential:
     layers = [nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, ACTIONS)]
     return nn.Sequential(*layers)

@@ -6,7 +6,7 @@ over envs where it has one (bodies, food, resets). Flood fill is given from outs
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,12 +27,12 @@ class Outcome(NamedTuple):
     terminated it is the next episode's, as in the original; its value is multiplied by 0.
     """
 
-    obs: Any
-    last_obs: Any
-    reward: Any
-    terminated: Any
-    truncated: Any
-    score: Any
+    obs: torch.Tensor
+    last_obs: torch.Tensor
+    reward: torch.Tensor
+    terminated: torch.Tensor
+    truncated: torch.Tensor
+    score: torch.Tensor
 
 
 class SlowSnakes:
@@ -49,12 +49,12 @@ class SlowSnakes:
         self.lengths, self.headings, self.steps = (torch.zeros(num_envs, dtype=torch.long) for _ in range(3))
         self.foods = torch.zeros(num_envs, 2, dtype=torch.long)
 
-    def reset(self) -> Any:
+    def reset(self) -> torch.Tensor:
         """Begin all games."""
         self._begin(torch.ones(self.num_envs, dtype=torch.bool))
         return self.observe()
 
-    def step(self, actions: Any) -> Outcome:
+    def step(self, actions: torch.Tensor) -> Outcome:
         """Move every snake one cell, and begin the next game where one ended."""
         self.headings = (self.headings + self._turns[actions]) % 4
         heads = self.bodies[:, 0]
@@ -78,7 +78,7 @@ class SlowSnakes:
             last_obs = torch.where(truncated[:, None], before_reset, obs)
         return Outcome(obs, last_obs, reward, terminated, truncated, score)
 
-    def observe(self) -> Any:
+    def observe(self) -> torch.Tensor:
         """(N, 13): dangers, direction of the food, heading, and what flood fill says."""
         heads = self.bodies[:, 0]
         starts = [heads + self._moves[(self.headings + turn) % 4] for turn in (0, 1, -1)]
@@ -105,13 +105,13 @@ class SlowSnakes:
         self.flood_seconds += time.perf_counter() - began
         return obs
 
-    def _blocked(self, cells: Any) -> Any:
+    def _blocked(self, cells: torch.Tensor) -> torch.Tensor:
         """Whether each env's cell (N, 2) lies outside or on the body."""
         outside = ((cells < 0) | (cells >= self.grid)).any(1)
         on_body = (self.bodies == cells[:, None]).all(2) & (self._segments < self.lengths[:, None])
         return outside | on_body.any(1)
 
-    def _move(self, new_heads: Any, dead: Any, ate: Any) -> None:
+    def _move(self, new_heads: torch.Tensor, dead: torch.Tensor, ate: torch.Tensor) -> None:
         shifted = torch.roll(self.bodies, 1, dims=1)
         for i in torch.where(~dead)[0].tolist():
             if ate[i].item():
@@ -122,7 +122,7 @@ class SlowSnakes:
             if ate[i].item():
                 self._place_food(i)
 
-    def _begin(self, which: Any) -> None:
+    def _begin(self, which: torch.Tensor) -> None:
         for i in torch.where(which)[0].tolist():
             self.bodies[i, : len(START)] = self._start
             self.lengths[i], self.headings[i], self.steps[i] = len(START), 1, 0

@@ -1,6 +1,6 @@
 """Two replays with the same contents: a list of tuples filled env by env, and arrays filled a step at a time."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -9,11 +9,11 @@ import torch
 class Batch(NamedTuple):
     """B transitions as tensors (or N of them on the way in)."""
 
-    s_tm1: Any
-    a_tm1: Any
-    r_t: Any
-    s_t: Any
-    terminated_t: Any
+    s_tm1: torch.Tensor
+    a_tm1: torch.Tensor
+    r_t: torch.Tensor
+    s_t: torch.Tensor
+    terminated_t: torch.Tensor
 
 
 class Replay(Protocol):
@@ -37,7 +37,7 @@ class ListReplay:
 
     def __init__(self, capacity: int, transfer: str) -> None:
         self.capacity, self.transfer = capacity, transfer
-        self.items: list[tuple[Any, ...]] = []
+        self.items: list[tuple[np.ndarray, int, float, np.ndarray, bool]] = []
         self.pushed = 0
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class ListReplay:
         """All that is held, in order of place."""
         return [array.numpy() for array in self.sample(np.arange(len(self)))]
 
-    def _push_one(self, s_tm1: Any, a_tm1: int, r_t: float, s_t: Any, terminated_t: bool) -> None:
+    def _push_one(self, s_tm1: np.ndarray, a_tm1: int, r_t: float, s_t: np.ndarray, terminated_t: bool) -> None:
         item = (s_tm1, a_tm1, r_t, s_t, terminated_t)
         if len(self.items) < self.capacity:
             self.items.append(item)

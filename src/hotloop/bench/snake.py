@@ -11,13 +11,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hotloop.bench.flood import cache_errors
 from hotloop.bench.measure import Result, Row, machine, paired_ratio
 from hotloop.bench.slow_baseline import DISCOUNT, EPSILON_END, EPSILON_START, EPSILON_STEPS, SlowTraining, Switches
 from hotloop.bench.snake_games import Games
 from hotloop.bench.snake_picture import Curves, draw
+from hotloop.plain import Figures
 from hotloop.progress import Reporter
 from hotloop.spec import Spec
 from hotloop.spec.reading import load_spec
@@ -218,7 +219,7 @@ def _steps_for(advance: Callable[[int], None], seconds: float) -> int:
     return max(1, int(80 * seconds / (time.perf_counter() - started))) * ENVS
 
 
-def _settings(threads: int, seconds: dict[int, float]) -> dict[str, Any]:
+def _settings(threads: int, seconds: dict[int, float]) -> Figures:
     tried = ", ".join(f"{count}: {second * 1e3:.0f} ms per vector step" for count, second in sorted(seconds.items()))
     return {
         "envs": ENVS,

@@ -1,10 +1,13 @@
 """Boards from real games: Snakes played by a careful policy, recorded step by step."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hotloop.bench.slow_baseline_flood import MOVES, Boards
+
+if TYPE_CHECKING:
+    from hotloop.envs.snake import SnakeState
 
 NUM_ENVS, STEPS, GRID = 256, 1_000, 10
 STRAIGHT_RIGHT_LEFT = (0, 1, -1)
@@ -14,7 +17,7 @@ class Games:
     """States of all games at all steps, as `hotloop.envs.snake.SnakeState` with leading axes (STEPS, NUM_ENVS)."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.states: Any = _play(seed)
+        self.states = _play(seed)
 
     def at(self, steps: np.ndarray, envs: np.ndarray) -> "Selection":
         """These states of these games."""
@@ -24,7 +27,7 @@ class Games:
 class Selection:
     """Some states, for hotloop as rows of bits, and for the slow baseline as lists of cells."""
 
-    def __init__(self, states: Any) -> None:
+    def __init__(self, states: "SnakeState") -> None:
         self.states = states
 
     def as_bits(self) -> tuple[np.ndarray, np.ndarray]:
@@ -34,7 +37,7 @@ class Selection:
         env, way = np.nonzero(boards.safe)
         x, y = boards.starts[env, way].T
         starts[env, way, y] = 1 << x
-        return self.states.body, starts
+        return np.asarray(self.states.body), starts
 
     def as_boards(self) -> Boards:
         """The same states as the slow baseline's env holds them; the body's order is lost, but for the head."""
@@ -54,21 +57,22 @@ class Selection:
         x, y = np.clip(starts, 0, GRID - 1).transpose(2, 0, 1)
         safe = inside & ~taken[rows[:, None], y, x]
         food = np.stack([state.food_x, state.food_y], 1).astype(np.int64)
-        return Boards(cells, state.length.astype(np.int64), state.heading.astype(np.int64), food, starts, safe)
+        length, heading = np.asarray(state.length, np.int64), np.asarray(state.heading, np.int64)
+        return Boards(cells, length, heading, food, starts, safe)
 
 
-def _play(seed: int) -> Any:
+def _play(seed: int) -> "SnakeState":
     """Towards the food while that leaves room, else wherever most room is left; now and then by chance."""
     import jax
     import jax.numpy as jnp
 
-    from hotloop.envs.device import reset_all, step_all
-    from hotloop.envs.snake import Snake
+    from hotloop.envs.device import Obs, reset_all, step_all
+    from hotloop.envs.snake import Snake, SnakeState
 
     env = Snake(grid=GRID, obs="flood")
 
-    def step(carry: Any, key: jax.Array) -> Any:
-        state, obs = carry
+    def step(carry: tuple[SnakeState, Obs], key: jax.Array) -> tuple[tuple[SnakeState, Obs], SnakeState]:
+        state, obs = carry[0], jnp.asarray(carry[1])
         act_key, env_key = jax.random.split(key)
         room = obs[:, jnp.array([10, 12, 11])]  # of straight, left, right, as the actions are numbered
         heading = (state.heading[:, None] + jnp.array([0, -1, 1])) % 4
@@ -77,7 +81,7 @@ def _play(seed: int) -> Any:
         state, after = step_all(env, state, jnp.argmax(wish, axis=1), env_key)
         return (state, after.obs), state
 
-    def play(key: jax.Array) -> Any:
+    def play(key: jax.Array) -> SnakeState:
         reset_key, step_key = jax.random.split(key)
         start = reset_all(env, reset_key, NUM_ENVS)
         return jax.lax.scan(step, start, jax.random.split(step_key, STEPS))[1]

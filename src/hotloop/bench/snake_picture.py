@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hotloop.bench.measure import Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Curves = dict[str, tuple[list[int], list[list[float]]]]
 """Per line: env steps, and for each seed the scores at them."""
@@ -38,7 +41,7 @@ def draw(rows: Sequence[Row], kinds: Mapping[str, str], curves: Curves, path: Pa
     return path
 
 
-def _draw_bars(axes: Any, rows: Sequence[Row], kinds: Mapping[str, str]) -> None:
+def _draw_bars(axes: "Axes", rows: Sequence[Row], kinds: Mapping[str, str]) -> None:
     from matplotlib.patches import Patch
     from matplotlib.ticker import FixedLocator, NullLocator
 
@@ -67,7 +70,7 @@ def _draw_bars(axes: Any, rows: Sequence[Row], kinds: Mapping[str, str]) -> None
     axes.set_axisbelow(True)
 
 
-def _draw_curves(axes: Any, curves: Curves) -> None:
+def _draw_curves(axes: "Axes", curves: Curves) -> None:
     for (label, (env_steps, scores)), colour in zip(curves.items(), LINES, strict=True):
         at_each = list(zip(*scores, strict=True))
         mean = [sum(values) / len(values) for values in at_each]

@@ -7,7 +7,6 @@ baseline does forward, target, loss, backward, clipping and fused Adam on one th
 import itertools
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -60,13 +59,15 @@ def hotloop_updates(spec: Spec) -> Callable[[], None]:
     import jax
     import jax.numpy as jnp
 
-    from hotloop.engines.jax.engine import JaxEngine
+    from hotloop.engines.jax.engine import JaxEngine, LearnerState
     from hotloop.experience import Item
 
     engine = JaxEngine(spec, jax.ShapeDtypeStruct((OBS,), jnp.float32), ACTIONS)
     batches = Item(*(jnp.asarray(array) for array in _batches(spec)))
 
-    def update(state: Any, batches: Any, env_steps: jax.Array) -> Any:
+    def update(
+        state: LearnerState, batches: Item[jax.Array], env_steps: jax.Array
+    ) -> tuple[LearnerState, jax.Array, jax.Array]:
         key = jax.random.fold_in(jax.random.key(0), state.updates) if engine.is_random else None
         return engine.update(state, batches, engine.learning_rate(env_steps), None, key)
 
@@ -86,20 +87,21 @@ def matrix_products(spec: Spec) -> Callable[[], None]:
     import jax
     import jax.numpy as jnp
 
+    Layers = tuple[list[jax.Array], list[jax.Array]]
     sizes, batch = [OBS, *_hidden(spec), ACTIONS], spec.replay.batch_size
     rng = np.random.default_rng(0)
 
-    def weights() -> list[Any]:
+    def weights() -> list[jax.Array]:
         return [jnp.asarray(rng.normal(0, 0.1, pair), jnp.float32) for pair in itertools.pairwise(sizes)]
 
-    def forward(kernels: Sequence[Any], x: Any) -> list[Any]:
+    def forward(kernels: Sequence[jax.Array], x: jax.Array) -> list[jax.Array]:
         layers = [x]
         for kernel in kernels:
             layers.append(layers[-1] @ kernel)
         return layers
 
-    def products(online: list[Any], target: list[Any], s_tm1: Any, s_t: Any) -> Any:
-        def one(carry: Any, states: Any) -> Any:
+    def products(online: list[jax.Array], target: list[jax.Array], s_tm1: jax.Array, s_t: jax.Array) -> Layers:
+        def one(_: Layers, states: tuple[jax.Array, jax.Array]) -> tuple[Layers, None]:
             now, then = states
             layers = forward(online, now)
             ahead = [forward(target, then)[-1]]

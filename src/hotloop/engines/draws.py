@@ -5,11 +5,12 @@ random numbers. Programs on the device draw by key instead.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, cast
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from hotloop.trees import tree_map
+from hotloop.trees import Arrays, Tree, tree_map
 
 
 @dataclass(frozen=True)
@@ -20,9 +21,9 @@ class Draw:
     shape: tuple[int, ...]
 
 
-def draw(wanted: Any, random: np.random.Generator, dtype: Any = np.float32) -> Any:
+def draw(wanted: Tree[Draw], random: np.random.Generator, dtype: DTypeLike = np.float32) -> Arrays:
     """Draw a tree of arrays for a tree of Draws."""
-    return tree_map(lambda one: _drawn(one, random).astype(dtype, copy=False), wanted)
+    return cast(Arrays, tree_map(lambda one: _drawn(one, random).astype(dtype, copy=False), wanted))
 
 
 def _drawn(one: Draw, random: np.random.Generator) -> np.ndarray:

@@ -4,19 +4,28 @@ An engine holds shapes and choices, never state. Its state is opaque here: it is
 name. All that chance gives to a network is drawn outside and handed in (`engines/draws.py`).
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Generic, NamedTuple, NewType, Protocol, TypeVar, cast
 
 import numpy as np
 
-from hotloop.experience import Item
+from hotloop.engines.draws import Draw
+from hotloop.experience import Items
+from hotloop.trees import Arrays, Form, HasShape, Shapes, Tree
 
-State = Any
-"""All that learning changes: weights, target, moments, counters."""
-Weights = Any
+S = TypeVar("S")
+W = TypeVar("W")
+State = NewType("State", tuple[Shapes, ...])
+"""All that learning changes: weights, target, moments, counters; only its engine looks inside."""
+Weights = NewType("Weights", object)
 """What an engine acts with; a part of its state."""
-Policy = Callable[..., np.ndarray]
-"""`q(obs_N, draws=None) -> (N, A)`: Q-values with weights that stand still; without draws those of the mean network."""
+
+
+class Policy(Protocol):
+    """Acts with weights that stand still."""
+
+    def __call__(self, obs_N: Arrays, draws: Arrays = None) -> np.ndarray:
+        """Q-values (N, A); without draws those of the mean network."""
 
 
 class Counts(NamedTuple):
@@ -27,16 +36,16 @@ class Counts(NamedTuple):
     skipped_in_a_row: int
 
 
-class Learned(NamedTuple):
+class Learned(NamedTuple, Generic[S]):
     """What gradient steps left behind."""
 
-    state: State
-    td_KB: np.ndarray
+    state: S
+    td_KB: HasShape  # where the engine has it; np.asarray brings it over
     sums: np.ndarray  # METRICS
 
 
-class Engine(Protocol):
-    """Acts and learns for one spec."""
+class EngineOf(Protocol[S, W]):
+    """Acts and learns for one spec, with a state S and weights W of its own kind."""
 
     num_actions: int
     num_weights: int
@@ -48,52 +57,61 @@ class Engine(Protocol):
     def memory_available(self) -> int | None:
         """Bytes that the device it learns on can still give; None if that is the host's memory."""
 
-    def init(self, seed: int) -> State:
+    def init(self, seed: int) -> S:
         """Fresh weights; the target net starts as a copy of them."""
 
-    def wanted_to_learn(self, updates: int, batch: int) -> Any:
+    def wanted_to_learn(self, updates: int, batch: int) -> Tree[Draw]:
         """A tree of `Draw`s that so many updates take; None if nothing is left to chance."""
 
-    def wanted_to_act(self, num_envs: int) -> Any:
+    def wanted_to_act(self, num_envs: int) -> Tree[Draw]:
         """A tree of `Draw`s that a policy takes to explore; None if nothing is left to chance."""
 
-    def put(self, batches: Any) -> Any:
+    def put(self, batches: Form) -> Form:
         """Bring batches to where they are learned from; done when it returns."""
 
     def learn(
         self,
-        state: State,
-        items_KB: Item,
+        state: S,
+        items_KB: Items,
         weight_KB: np.ndarray | None,
         learning_rate: float,
         target_moves: int,
-        draws: Any,
-    ) -> Learned:
+        draws: Arrays,
+    ) -> Learned[S]:
         """K gradient steps on K batches, then so many moves of the target net; done when it returns.
 
         `state` must not be used again.
         """
 
-    def counts(self, state: State) -> Counts:
+    def counts(self, state: S) -> Counts:
         """Bring over three numbers."""
 
-    def weights(self, state: State) -> Weights:
+    def weights(self, state: S) -> W:
         """What the state acts with."""
 
-    def freeze(self, weights: Weights) -> Policy:
+    def freeze(self, weights: W) -> Policy:
         """Act with a copy of these weights."""
 
-    def remember(self, weights: Weights, memory_N: Any, obs_N: Any) -> tuple[np.ndarray, Any]:
+    def remember(self, weights: W, memory_N: Shapes, obs_N: Arrays) -> tuple[np.ndarray, Shapes]:
         """Greedy actions of a network with a memory, and what it remembers after them; None begins an episode."""
 
-    def to_named(self, weights: Weights) -> dict[str, np.ndarray]:
+    def to_named(self, weights: W) -> dict[str, np.ndarray]:
         """Copies by name: the interchange format of weights."""
 
-    def from_named(self, arrays: Mapping[str, np.ndarray]) -> Weights:
+    def from_named(self, arrays: Mapping[str, np.ndarray]) -> W:
         """Take named arrays back, or raise ValueError naming what does not fit this network."""
 
-    def template(self) -> State:
+    def template(self) -> S:
         """Shapes of a state: a tree of what has a shape and a dtype."""
 
-    def take(self, arrays: State) -> State:
+    def take(self, arrays: S) -> S:
         """A state of NumPy arrays that was loaded, where this engine keeps its own."""
+
+
+Engine = EngineOf[State, Weights]
+"""An engine to those who hand its state back, and never look inside."""
+
+
+def opaque(engine: EngineOf[S, W]) -> Engine:
+    """The same engine, its state and weights closed to whoever is given it."""
+    return cast(Engine, engine)

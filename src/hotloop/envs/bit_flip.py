@@ -4,8 +4,6 @@ Beyond a dozen bits chance never finds the goal, so an agent learns nothing from
 Importing this module registers it: `gymnasium.make("hotloop.envs.bit_flip:hotloop/BitFlip-v0", bits=12)`.
 """
 
-from typing import Any
-
 import gymnasium as gym
 import numpy as np
 
@@ -22,8 +20,8 @@ class BitFlip(gym.Env[dict[str, np.ndarray], np.int64]):
         self.action_space = gym.spaces.Discrete(bits)
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, object]]:
         """Begin with random bits and a random goal other than they."""
         super().reset(seed=seed)
         self._now = self.np_random.integers(2, size=self.bits, dtype=np.int8)
@@ -33,7 +31,7 @@ class BitFlip(gym.Env[dict[str, np.ndarray], np.int64]):
         self._steps = 0
         return self._see(), {}
 
-    def step(self, action: Any) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+    def step(self, action: int | np.integer) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, object]]:
         """Flip one bit."""
         self._now[int(action)] ^= 1
         self._steps += 1
@@ -42,13 +40,15 @@ class BitFlip(gym.Env[dict[str, np.ndarray], np.int64]):
         terminated = bool(self.compute_terminated(self._now, self._goal, {}))
         return seen, reward, terminated, self._steps >= self.bits and not terminated, {"solved": float(terminated)}
 
-    def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> np.ndarray:
+    def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: object) -> np.ndarray:
         """0 where the goal is reached, else -1; one goal or a batch of them."""
-        return (achieved_goal == desired_goal).all(axis=-1) - 1.0
+        reward: np.ndarray = (achieved_goal == desired_goal).all(axis=-1) - 1.0
+        return reward
 
-    def compute_terminated(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> np.ndarray:
+    def compute_terminated(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: object) -> np.ndarray:
         """Whether the goal is reached."""
-        return (achieved_goal == desired_goal).all(axis=-1)
+        is_reached: np.ndarray = (achieved_goal == desired_goal).all(axis=-1)
+        return is_reached
 
     def _see(self) -> dict[str, np.ndarray]:
         return {"observation": self._now.copy(), "achieved_goal": self._now.copy(), "desired_goal": self._goal.copy()}

@@ -1,29 +1,37 @@
 """The device env contract: two pure functions on one env; this file makes them a vector env inside XLA."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, Union, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import DTypeLike
 
 from hotloop import registry
 from hotloop.errors import SpecError
-from hotloop.trees import ArraySpec, Tree
+from hotloop.trees import ArraySpec, Specs, Tree
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+A = TypeVar("A")
 State = Any
-Obs = Any
+"""What an env remembers between steps: a tree of arrays that only the env itself looks into."""
+Obs = Tree[jax.Array]
+Bound = float | np.ndarray
 
 
 class ObsSpec(NamedTuple):
     """Shape, dtype and bounds of one observation array."""
 
     shape: tuple[int, ...]
-    dtype: Any
-    low: Any
-    high: Any
+    dtype: DTypeLike
+    low: Bound
+    high: Bound
 
 
-ObsTree = ObsSpec | dict[str, Any] | tuple[Any, ...]
+ObsTree = Union[ObsSpec, dict[str, "ObsTree"], tuple["ObsTree", ...]]  # noqa: UP007  # it names itself
 """An ObsSpec, or a dict or tuple (other than an ObsSpec) of these."""
 
 
@@ -55,7 +63,7 @@ class Drawable(Protocol):
     def render_fps(self) -> int:
         """Steps per second of real time."""
 
-    def render(self, state: State) -> Any:
+    def render(self, state: State) -> "Image":
         """Return a PIL image of one state (NumPy arrays)."""
 
 
@@ -63,7 +71,7 @@ class Drawable(Protocol):
 class Parted(Protocol):
     """A device env that can name the costly parts of its step, for a profile."""
 
-    def parts(self) -> dict[str, Callable[[State], Any]]:
+    def parts(self) -> dict[str, Callable[[State], Tree[jax.Array]]]:
         """Parts by name, each a pure function of one state."""
 
 
@@ -91,12 +99,12 @@ class Transition(NamedTuple):
     final_legal: jax.Array | None = None
 
 
-def obs_shapes(env: DeviceEnv) -> Tree:
+def obs_shapes(env: DeviceEnv) -> Specs:
     """Shape and dtype of each array of one observation."""
     return map_obs(lambda spec: ArraySpec(spec.shape, spec.dtype), env.obs_spec)
 
 
-def map_obs(function: Callable[..., Any], spec: ObsTree, *others: Any) -> Any:
+def map_obs(function: Callable[..., A], spec: ObsTree, *others: Any) -> Tree[A]:
     """A tree like `spec`, each ObsSpec replaced by `function` of it and what is at its place in `others`."""
     if isinstance(spec, ObsSpec):
         return function(spec, *others)
@@ -142,20 +150,21 @@ def step_all(
     done_N = terminated_N | truncated_N
     reached = (state_N, obs_N, legal_actions(env, state_N) if masked else None)
 
-    def fresh(reached: tuple[State, Obs, jax.Array | None]) -> Any:
+    def fresh(reached: tuple[State, Obs, jax.Array | None]) -> tuple[State, Obs, jax.Array | None]:
         begun_N, first_N = reset_all(env, reset_key, num_envs)
-        return jax.tree.map(
+        chosen: tuple[State, Obs, jax.Array | None] = jax.tree.map(
             lambda new, old: jnp.where(done_N.reshape((-1,) + (1,) * (old.ndim - 1)), new, old),
             (begun_N, first_N, legal_actions(env, begun_N) if masked else None),
             reached,
         )
+        return chosen
 
     # Episodes end rarely: skip the random resets of all N envs when none did.
     next_state_N, next_obs_N, legal_N = jax.lax.cond(jnp.any(done_N), fresh, lambda same: same, reached)
     return next_state_N, Transition(next_obs_N, obs_N, reward_N, terminated_N, truncated_N, info_N, legal_N, reached[2])
 
 
-def make_env(env_id: str, options: dict[str, Any]) -> DeviceEnv:
+def make_env(env_id: str, options: Mapping[str, object]) -> DeviceEnv:
     """Build the device env called `env_id`, or raise SpecError naming the nearest known one."""
     prefix, _, name = env_id.partition(":")
     try:

@@ -3,7 +3,7 @@
 Importing this module registers them: `gymnasium.make("hotloop.envs.gymnasium:hotloop/CartPole-v1")`.
 """
 
-from typing import Any
+from typing import TypedDict
 
 import gymnasium as gym
 import jax
@@ -13,23 +13,47 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from hotloop.envs import device, snake_features
-from hotloop.envs.device import DeviceEnv, Drawable, Masked, ObsSpec, legal_actions, reset_all, step_all
+from hotloop.envs.device import (
+    DeviceEnv,
+    Drawable,
+    Masked,
+    Obs,
+    ObsSpec,
+    ObsTree,
+    State,
+    legal_actions,
+    reset_all,
+    step_all,
+)
+from hotloop.envs.gym_types import Space
+from hotloop.trees import Arrays, Number, Tree
 
 
-def make_env(env_id: str, render_mode: str | None = None, **options: Any) -> "GymnasiumEnv":
+def make_env(env_id: str, render_mode: str | None = None, **options: object) -> "GymnasiumEnv":
     """Build a device env by name, as `gymnasium.make` does."""
     return GymnasiumEnv(device.make_env(env_id, options), render_mode)
 
 
-def make_vec(env_id: str, num_envs: int = 1, **options: Any) -> "GymnasiumVectorEnv":
+def make_vec(env_id: str, num_envs: int = 1, **options: object) -> "GymnasiumVectorEnv":
     """Build a vector of device envs by name, as `gymnasium.make_vec` does."""
     return GymnasiumVectorEnv(device.make_env(env_id, options), num_envs)
 
 
-class GymnasiumEnv(gym.Env[Any, np.int64]):
+Info = dict[str, object]
+
+
+class VectorState(TypedDict):
+    """What a checkpoint keeps of a vector of device envs."""
+
+    state: list[np.ndarray]
+    key: np.ndarray
+    t: Number
+
+
+class GymnasiumEnv(gym.Env[Arrays, np.int64]):
     """One device env behind Gymnasium's interface."""
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
+    metadata: dict[str, object] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
 
     def __init__(self, env: DeviceEnv, render_mode: str | None = None) -> None:
         if render_mode not in (None, "rgb_array"):
@@ -41,13 +65,13 @@ class GymnasiumEnv(gym.Env[Any, np.int64]):
             self.metadata = {"render_modes": ["rgb_array"], "render_fps": env.render_fps}
         self.observation_space, self.action_space = _spaces(env)
 
-        def with_mask(state: Any, *rest: Any) -> Any:
+        def with_mask(state: State, *rest: Tree[jax.Array]) -> tuple[jax.Array | None, *tuple[State, ...]]:
             return env.action_mask(state) if isinstance(env, Masked) else None, state, *rest
 
         self._reset = jax.jit(lambda key: with_mask(*env.reset(key)))
         self._step = jax.jit(lambda state, action, key: with_mask(*env.step(state, action, key)))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Arrays, Info]:
         """Begin an episode; the same seed begins the same one."""
         super().reset(seed=seed)
         self._key = jax.random.key(int(self.np_random.integers(2**32)))
@@ -55,7 +79,7 @@ class GymnasiumEnv(gym.Env[Any, np.int64]):
         mask, self._state, obs = self._reset(key)
         return jax.tree.map(np.array, obs), _mask_info(mask)
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int | np.integer) -> tuple[Arrays, float, bool, bool, Info]:
         """Step once; the caller resets."""
         if not self.action_space.contains(np.int64(action)):
             raise ValueError(f"action is {action!r}, expected one of 0 … {self.env.num_actions - 1}")
@@ -70,17 +94,17 @@ class GymnasiumEnv(gym.Env[Any, np.int64]):
             {**plain, **_mask_info(mask)},
         )
 
-    def render(self) -> Any:
+    def render(self) -> np.ndarray | None:
         """Return the picture of the present state as an array (H, W, 3)."""
         if self.render_mode is None or not isinstance(self.env, Drawable):
             return None
         return np.asarray(self.env.render(jax.device_get(self._state)))
 
 
-class GymnasiumVectorEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
+class GymnasiumVectorEnv(VectorEnv[Arrays, np.ndarray, np.ndarray]):
     """N device envs, stepped by one jitted call; an ended episode restarts in the same step."""
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    metadata: dict[str, object] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(self, env: DeviceEnv, num_envs: int) -> None:
         self.env, self.num_envs = env, num_envs
@@ -89,7 +113,7 @@ class GymnasiumVectorEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         masked = isinstance(env, Masked)
 
-        def begin(key: jax.Array) -> Any:
+        def begin(key: jax.Array) -> tuple[State, Obs, jax.Array | None]:
             state_N, obs_N = reset_all(env, key, num_envs)
             return state_N, obs_N, legal_actions(env, state_N) if masked else None
 
@@ -98,7 +122,7 @@ class GymnasiumVectorEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
             lambda state, action, key, t: step_all(env, state, action, jax.random.fold_in(key, t), masked)
         )
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None) -> tuple[Arrays, Info]:
         """Begin an episode in every env."""
         super().reset(seed=seed)
         self._key, key = jax.random.split(jax.random.key(int(self.np_random.integers(2**32))))
@@ -106,7 +130,7 @@ class GymnasiumVectorEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
         self._state, obs, legal = self._reset(key)
         return jax.tree.map(np.array, obs), _mask_info(legal)
 
-    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray, Info]:
         """Step every env; `infos["final_obs"]` holds the last observation of each episode that ended."""
         action_N = np.asarray(actions, np.int32)
         if action_N.shape != (self.num_envs,):
@@ -117,19 +141,19 @@ class GymnasiumVectorEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
         self._t += 1
         t = jax.device_get(t)  # sync
         done_N = t.terminated | t.truncated
-        infos: dict[str, Any] = {**t.info, **_mask_info(t.legal)}
+        infos: Info = {**t.info, **_mask_info(t.legal)}
         if done_N.any():
             last = {**t.info, **_mask_info(t.final_legal)}
             infos.update(final_obs=t.final_obs, _final_obs=done_N, final_info=last, _final_info=done_N)
         return jax.tree.map(np.array, t.obs), t.reward.astype(np.float64), t.terminated, t.truncated, infos
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> VectorState:
         """All of it as arrays, for a checkpoint."""
         key = np.asarray(jax.random.key_data(self._key))
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(self._state)]
         return {"state": leaves, "key": key, "t": np.int64(self._t)}
 
-    def set_state(self, saved: dict[str, Any]) -> None:
+    def set_state(self, saved: VectorState) -> None:
         """Go on from what `get_state` gave."""
         self._state = jax.tree.unflatten(
             jax.tree.structure(self._state), [jnp.asarray(leaf) for leaf in saved["state"]]
@@ -137,7 +161,7 @@ class GymnasiumVectorEnv(VectorEnv[Any, np.ndarray, np.ndarray]):
         self._key, self._t = jax.random.wrap_key_data(jnp.asarray(saved["key"])), int(saved["t"])
 
 
-IDS: dict[str, dict[str, Any]] = {
+IDS: dict[str, dict[str, str]] = {
     "hotloop/CartPole-v1": {"env_id": "cartpole"},
     "hotloop/Snake-v1": {"env_id": "snake"},
     **{f"hotloop/Snake{kind.title()}-v1": {"env_id": "snake", "obs": kind} for kind in snake_features.SIZES},
@@ -153,18 +177,18 @@ for _name, _options in IDS.items():
     )
 
 
-def _mask_info(mask: Any) -> dict[str, Any]:
+def _mask_info(mask: jax.Array | None) -> Info:
     """What `info` says of legal actions, in the dtype that `Discrete.sample` takes."""
     return {} if mask is None else {"action_mask": np.array(mask, np.int8)}
 
 
-def _spaces(env: DeviceEnv) -> "tuple[gym.Space[Any], gym.spaces.Discrete[np.int64]]":
+def _spaces(env: DeviceEnv) -> "tuple[Space, gym.spaces.Discrete[np.int64]]":
     return _space(env.obs_spec), gym.spaces.Discrete(env.num_actions)
 
 
-def _space(spec: Any) -> "gym.Space[Any]":
+def _space(spec: ObsTree) -> Space:
     if isinstance(spec, ObsSpec):
-        return gym.spaces.Box(spec.low, spec.high, spec.shape, spec.dtype)
+        return gym.spaces.Box(spec.low, spec.high, spec.shape, spec.dtype)  # type: ignore[arg-type]  # more than it says
     if isinstance(spec, dict):
         return gym.spaces.Dict({name: _space(part) for name, part in spec.items()})
     return gym.spaces.Tuple([_space(part) for part in spec])

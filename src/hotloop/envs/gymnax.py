@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotloop.envs.device import ObsSpec
+from hotloop.envs.device import ObsSpec, State
 from hotloop.errors import SpecError
 from hotloop.registry import nearest
 
 
-def from_gymnax(name: str, **params: Any) -> "GymnaxEnv":
+def from_gymnax(name: str, **params: object) -> "GymnaxEnv":
     """Build the gymnax env called `name`; options replace its parameters (e.g. max_steps_in_episode)."""
     try:
         import gymnax
@@ -42,12 +42,14 @@ class GymnaxEnv:
         low, high = (np.broadcast_to(np.asarray(b, dtype), shape) for b in (observations.low, observations.high))
         self.obs_spec = ObsSpec(shape, dtype, low, high)
 
-    def reset(self, key: jax.Array) -> tuple[Any, jax.Array]:
+    def reset(self, key: jax.Array) -> tuple[State, jax.Array]:
         """Begin an episode."""
         obs, state = self._env.reset_env(key, self._params)
         return state, obs.astype(self.obs_spec.dtype)
 
-    def step(self, state: Any, action: jax.Array, key: jax.Array) -> tuple[Any, ...]:
+    def step(
+        self, state: State, action: jax.Array, key: jax.Array
+    ) -> tuple[State, jax.Array, jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
         """Step once; gymnax's info is left out, its keys differ from env to env."""
         obs, state, reward, terminated, _ = self._env.step_env(key, state, action, self._params)
         truncated = self._env.is_truncated(state, self._params)

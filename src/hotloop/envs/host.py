@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterator
 from functools import partial
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import TypedDict, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -18,23 +18,24 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 
 from hotloop import registry
+from hotloop.envs.gym_types import Env, Infos, Options, Raw, TimeLimit, VectorEnv, Wrap
 from hotloop.envs.host_spaces import ShowsChosen, spaces_of
 from hotloop.envs.naming import import_registering
 from hotloop.envs.own import OwnEnvId, in_processes, one_env
 from hotloop.envs.serial import MASK, SerialEnvs
 from hotloop.errors import EnvFailed, NotFinite, SpecError
 from hotloop.experience import VectorStep
-from hotloop.trees import leaves, tree_map
+from hotloop.trees import Arrays, leaves, tree_map
 
 
 def make_vector_env(
     env_id: str,
     num_envs: int,
-    options: dict[str, Any],
+    options: Options,
     vectorization: str = "auto",
     info_keys: tuple[str, ...] = (),
     observe: tuple[str, ...] = (),
-) -> Any:
+) -> VectorEnv:
     """Build N envs: by the env's own vector entry point if it has one, else one after the other, or in processes.
 
     `info_keys` and `observe` are what must be there of infos and Dict observations; the rest may be.
@@ -50,7 +51,7 @@ def make_vector_env(
             # Reset by us: with SAME_STEP Gymnasium keeps the last observation of an env that reuses its array, and
             # the reset then overwrites it.
             reset_by_us = {"autoreset_mode": AutoresetMode.DISABLED, "context": "spawn"}
-            wrappers: Any = [partial(ShowsChosen, observe=observe)] if observe else []
+            wrappers: list[Wrap] = [partial(ShowsChosen, observe=observe)] if observe else []
             with _interrupts_held_back():
                 if make is not None:
                     return in_processes(make, num_envs, wrappers, **reset_by_us)
@@ -83,7 +84,7 @@ EXTRAS = {"ale_py": "atari", "Box2D": "box2d", "pygame": "box2d"}
 def open_envs(
     env_id: str,
     num_envs: int,
-    options: dict[str, Any],
+    options: Options,
     vectorization: str = "auto",
     info_keys: tuple[str, ...] = (),
     observe: tuple[str, ...] = (),
@@ -97,10 +98,27 @@ def open_envs(
         raise
 
 
+class HowToReset(TypedDict, total=False):
+    """One of the two: all envs by a seed, or some of them, as Gymnasium has it."""
+
+    seed: int
+    options: dict[str, np.ndarray]
+
+
+class EnvArrays(TypedDict, total=False):
+    """What a checkpoint keeps of envs: all of their state, or their random numbers, or nothing."""
+
+    state: dict[str, Arrays]
+    elapsed: np.ndarray
+    ended: np.ndarray
+    legal: np.ndarray
+    random: np.ndarray
+
+
 class HostEnvs:
     """A Gymnasium vector env, watched over; `legal` is what the next step may do, with masks on."""
 
-    def __init__(self, env: Any, info_keys: tuple[str, ...] = (), observe: tuple[str, ...] = ()) -> None:
+    def __init__(self, env: VectorEnv, info_keys: tuple[str, ...] = (), observe: tuple[str, ...] = ()) -> None:
         """`observe`: keys of a Dict observation that are seen; all by default."""
         self.env, self.num_envs, self.info_keys, self._observe = env, int(env.num_envs), info_keys, observe
         self.spaces = spaces_of(
@@ -120,19 +138,19 @@ class HostEnvs:
         """From the next reset on, read which actions are legal; the env is called `env_id` if it does not say so."""
         self.legal, self._env_id = self._no_masks, env_id
 
-    def reset(self, seed: int) -> Any:
+    def reset(self, seed: int) -> Arrays:
         """Begin an episode in every env."""
         self._ended = np.zeros(self.num_envs, bool)
         everyone = np.ones(self.num_envs, bool)
         return self._reset(everyone, seed=seed % (2**31 - self.num_envs))  # each seed must fit 32 bits with a sign
 
-    def restart(self, which_N: np.ndarray) -> Any:
+    def restart(self, which_N: np.ndarray) -> Arrays:
         """Begin new episodes in some envs, where the env leaves that to us; None where it does not."""
         if self.autoreset != AutoresetMode.DISABLED:
             return None
         return self._reset(which_N, options={"reset_mask": which_N})
 
-    def _reset(self, which_N: np.ndarray, **how: Any) -> Any:
+    def _reset(self, which_N: np.ndarray, **how: Unpack[HowToReset]) -> Arrays:
         try:
             obs, infos = self.env.reset(**how)
         except EnvFailed:
@@ -166,7 +184,7 @@ class HostEnvs:
             raise EnvFailed(f"what the env gave in a step cannot be read: {_said(error)}") from error
 
     def _read(
-        self, chosen_N: np.ndarray, obs: Any, reward: Any, terminated: Any, truncated: Any, infos: dict[str, Any]
+        self, chosen_N: np.ndarray, obs: Raw, reward: Raw, terminated: Raw, truncated: Raw, infos: Infos
     ) -> VectorStep:
         terminated, truncated = np.array(terminated, bool), np.array(truncated, bool)
         seen = self._seen(obs)
@@ -201,7 +219,7 @@ class HostEnvs:
             info,
         )
 
-    def _info(self, key: str, infos: dict[str, Any], ended: np.ndarray) -> np.ndarray:
+    def _info(self, key: str, infos: Infos, ended: np.ndarray) -> np.ndarray:
         """One key of the infos; where an episode ended it must be there."""
         source = infos
         if self.autoreset == AutoresetMode.SAME_STEP and ended.any():
@@ -217,7 +235,7 @@ class HostEnvs:
             raise SpecError(f"env.info: the env gave no '{key}' at the end of an episode; it gave {known}")
         return values
 
-    def _legal_after(self, infos: dict[str, Any], terminated: np.ndarray, ended: np.ndarray) -> np.ndarray:
+    def _legal_after(self, infos: Infos, terminated: np.ndarray, ended: np.ndarray) -> np.ndarray:
         """The masks of the states a step led to; takes over those of the states the next one starts from.
 
         Nothing follows a terminal state, so its mask may be missing.
@@ -231,14 +249,15 @@ class HostEnvs:
         last = self._masks(infos.get("final_info", {}), ended & ~terminated, "in infos['final_info']")
         return np.where(ended[:, None], last, self.legal)
 
-    def _masks(self, infos: dict[str, Any], needed_N: np.ndarray, where: str) -> np.ndarray:
+    def _masks(self, infos: Infos, needed_N: np.ndarray, where: str) -> np.ndarray:
         """Which actions each env calls legal, bool (N, A), nothing where it says none; where needed it must."""
-        given: Any = infos.get(MASK)
+        given: Raw = infos.get(MASK)
         is_given = infos.get(f"_{MASK}")
         legal = self._no_masks.copy()
         is_whole = isinstance(given, np.ndarray) and given.shape == legal.shape and given.dtype.kind in "biuf"
         if is_whole and (is_given is None or is_given.all()):
-            return given.astype(bool)
+            masks: np.ndarray = given.astype(bool)
+            return masks
         for i in range(self.num_envs):
             one = given[i] if given is not None and (is_given is None or is_given[i]) else None
             if one is not None:
@@ -251,7 +270,7 @@ class HostEnvs:
                 )
         return legal
 
-    def goals(self, env_id: str, options: dict[str, Any]) -> Any:
+    def goals(self, env_id: str, options: Options) -> Env:
         """An env apart, which says what a step would earn with another goal (`compute_reward`)."""
         space = self.spaces.observation
         goal = space.spaces.get("achieved_goal") if isinstance(space, gym.spaces.Dict) else None
@@ -283,11 +302,12 @@ class HostEnvs:
             for process in getattr(self.env, "processes", []):
                 process.terminate()
                 process.join()
-            self.env.closed = True  # else it tries again when it is collected
+            if isinstance(self.env, gym.vector.VectorEnv):
+                self.env.closed = True  # else it tries again when it is collected
 
     # -- saving ----------------------------------------------------------------------------------------
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> EnvArrays:
         """What a checkpoint can hold of the envs: all of their state if they offer it, else their random numbers.
 
         An env offers it with `get_state() -> tree of arrays` and `set_state(tree)`; shapes must not change.
@@ -299,20 +319,22 @@ class HostEnvs:
             states = {str(i): tree_map(np.asarray, part.get_state()) for i, part in enumerate(parts)}
             if all(leaf.dtype.kind in "biuf" for leaf in leaves(states)):
                 elapsed = np.array([[limit._elapsed_steps or 0 for limit in each or []] for each in limits], np.int64)
-                legal = {} if self.legal is None else {"legal": self.legal}
-                return {"state": states, "elapsed": elapsed, "ended": self._ended, **legal}
+                saved: EnvArrays = {"state": states, "elapsed": elapsed, "ended": self._ended}
+                if self.legal is not None:
+                    saved["legal"] = self.legal
+                return saved
         generators = [getattr(part, "_np_random", None) for part in parts]  # None where the env has not made one
         if any(not isinstance(getattr(g, "bit_generator", None), np.random.PCG64) for g in generators):
             return {}
         return {"random": np.stack([generator_to_array(generator) for generator in generators if generator])}
 
-    def restore(self, arrays: dict[str, Any]) -> bool:
+    def restore(self, arrays: EnvArrays) -> bool:
         """Take back what `arrays` gave, after a reset; returns whether the episodes go on where they were."""
         for i, env in enumerate(self._envs()):
             if "state" in arrays:
                 env.unwrapped.set_state(arrays["state"][str(i)])
                 for limit, elapsed in zip(_time_limits(env) or [], arrays["elapsed"][i], strict=True):
-                    limit._elapsed_steps = int(elapsed)
+                    limit._elapsed_steps = int(elapsed)  # type: ignore[assignment]
             elif "random" in arrays:
                 env.unwrapped.np_random = generator_from_array(arrays["random"][i])
         if "state" in arrays:
@@ -321,17 +343,17 @@ class HostEnvs:
                 self.legal = np.array(arrays["legal"])
         return "state" in arrays
 
-    def _envs(self) -> list[Any]:
+    def _envs(self) -> list[Raw]:
         return self.env.envs if isinstance(self.env, SerialEnvs) else [self.env]
 
-    def _seen(self, obs: Any) -> Any:
+    def _seen(self, obs: Raw) -> Arrays:
         seen = self.observations.encode(obs)
         for leaf, shape in zip(_leaves(seen), self._shapes, strict=True):
             if leaf.shape != shape:
                 raise EnvFailed(f"the env gave observations of shape {leaf.shape[1:]}, its space says {shape[1:]}")
         return seen
 
-    def _with_final(self, seen: Any, infos: dict[str, Any], ended: np.ndarray) -> Any:
+    def _with_final(self, seen: Arrays, infos: Infos, ended: np.ndarray) -> Arrays:
         """The last observations of ended episodes in place of the first ones of the next."""
         last = infos.get("final_obs")
         if last is None:
@@ -354,7 +376,7 @@ class HostEnvs:
         if bad_N.any():
             raise NotFinite(f"env {int(np.flatnonzero(bad_N)[0])} gave a reward that is not finite")
 
-    def _refuse_observations(self, obs: Any, where: str = "") -> None:
+    def _refuse_observations(self, obs: Arrays, where: str = "") -> None:
         """The same for observations, whichever part of them it is."""
         for leaf in _leaves(obs):
             if leaf.dtype == np.float32 and not np.isfinite(leaf).all():
@@ -383,11 +405,11 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _leaves(obs: Any) -> list[Any]:
+def _leaves(obs: Arrays) -> list[np.ndarray]:
     return [obs] if type(obs) is np.ndarray else leaves(obs)  # each vector step asks, and most are one array
 
 
-def _says_it_can_draw(env: Any) -> bool:
+def _says_it_can_draw(env: VectorEnv) -> bool:
     """Whether metadata name pictures among what an env of this vector env can render.
 
     One that is made by a function, and as a vector from the start, may say nothing before it is tried.
@@ -402,11 +424,11 @@ def _says_it_can_draw(env: Any) -> bool:
     return "rgb_array" in (says.get("render_modes") or ())
 
 
-def _can_be_saved(env: Any) -> bool:
+def _can_be_saved(env: object) -> bool:
     return callable(getattr(env, "get_state", None)) and callable(getattr(env, "set_state", None))
 
 
-def _time_limits(env: Any) -> list[Any] | None:
+def _time_limits(env: Raw) -> list[TimeLimit] | None:
     """The time limits around an env; None if a wrapper around it may have a state that nobody can save."""
     limits = []
     while env is not env.unwrapped:
@@ -420,7 +442,7 @@ def _time_limits(env: Any) -> list[Any] | None:
 
 def generator_to_array(random: np.random.Generator) -> np.ndarray:
     """All of a PCG64 generator's state: two numbers of 128 bits, and half a draw that may be left over."""
-    state: Any = random.bit_generator.state
+    state = random.bit_generator.state
     halves = [half for name in ("state", "inc") for half in divmod(state["state"][name], 2**64)]
     return np.array([*halves, state["has_uint32"], state["uinteger"]], np.uint64)
 
@@ -438,7 +460,7 @@ def generator_from_array(array: np.ndarray) -> np.random.Generator:
     return random
 
 
-def _one_of(last: Any, index: int) -> Any:
+def _one_of(last: Raw, index: int) -> Raw:
     """One env's final observation: Gymnasium gives an object array, or a batch (a tree of arrays)."""
     if isinstance(last, dict):
         return {name: _one_of(part, index) for name, part in last.items()}

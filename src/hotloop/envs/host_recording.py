@@ -5,17 +5,18 @@ import os
 import sys
 from collections.abc import Callable, Generator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hotloop.envs.gym_types import Env
 from hotloop.envs.host import open_envs
 from hotloop.envs.host_spaces import HostSpaces, observations
 from hotloop.envs.own import one_env
 from hotloop.envs.serial import MASK
 from hotloop.film import film_of
 from hotloop.spec import Spec
-from hotloop.trees import ArraySpec
+from hotloop.trees import Arrays, ArraySpec, leaves
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -24,6 +25,10 @@ SMALLEST_SIDE = 240
 """Pixels to which a small observation is enlarged."""
 FRAMES_PER_SECOND = 15.0
 """Of a recording of observations, which have no speed of their own."""
+
+
+Greedy = Callable[[Arrays, np.ndarray | None], np.ndarray]
+"""Actions (N,) for what N envs see and, with masks on, allow."""
 
 
 def can_record(spec: Spec, spaces: HostSpaces) -> bool:
@@ -39,7 +44,7 @@ def can_record(spec: Spec, spaces: HostSpaces) -> bool:
 def record(
     spec: Spec,
     spaces: HostSpaces,
-    greedy: Callable[[Any, Any], Any],
+    greedy: Greedy,
     seed: int,
 ) -> "tuple[list[Image], float]":
     """Play one episode by `greedy(obs, legal)`, or its first seconds; returns frames and how many make a second."""
@@ -60,7 +65,7 @@ def record(
     return frames, film.fps
 
 
-def _drawing_env(spec: Spec, spaces: HostSpaces) -> Any:
+def _drawing_env(spec: Spec, spaces: HostSpaces) -> Env | None:
     """One env that draws itself and shows the agent what the vector env does; None if there is no such thing."""
     if not spaces.draws:
         return None
@@ -89,9 +94,7 @@ def _quieten_pygame() -> None:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
-def _drawn_frames(
-    env: Any, spec: Spec, spaces: HostSpaces, greedy: Callable[[Any, Any], Any], seed: int
-) -> "Generator[Image]":
+def _drawn_frames(env: Env, spec: Spec, spaces: HostSpaces, greedy: Greedy, seed: int) -> "Generator[Image]":
     from PIL import Image
 
     with closing(env):
@@ -107,25 +110,26 @@ def _drawn_frames(
                 break
 
 
-def _observed_frames(spec: Spec, greedy: Callable[[Any, Any], Any], seed: int) -> "Generator[Image]":
+def _observed_frames(spec: Spec, greedy: Greedy, seed: int) -> "Generator[Image]":
     options = {**spec.env.options, **spec.evaluation.options}
     with closing(open_envs(spec.env.id, 1, options, spec.env.vectorization, observe=spec.env.observe)) as envs:
         if spec.env.action_mask:
             envs.mask_actions(spec.env.id)
         obs = envs.reset(seed)
-        yield _picture(obs[0])
+        yield _picture(obs)
         for _ in range(spec.evaluation.max_steps):
             step = envs.step(np.asarray(greedy(obs, envs.legal)))
             obs = step.obs
-            yield _picture(step.final_obs[0])
+            yield _picture(step.final_obs)
             if step.terminated[0] or step.truncated[0]:
                 break
 
 
-def _picture(obs: np.ndarray) -> "Image":
-    """The newest frame of a stack (frames first), or an image (channels last)."""
+def _picture(obs_1: Arrays) -> "Image":
+    """The newest frame of a stack (frames first), or an image (channels last), of the one env that there is."""
     from PIL import Image
 
+    obs = leaves(obs_1)[0][0]
     pixels = obs if obs.shape[-1] == 3 else obs[-1] if obs.shape[0] <= obs.shape[-1] else obs[..., -1]
     image = Image.fromarray(pixels)
     times = max(1, -(-SMALLEST_SIDE // min(image.size)))

@@ -9,32 +9,33 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from hotloop.envs.gym_types import Env, Raw, Space
 from hotloop.envs.host_batches import batched
 from hotloop.envs.serial import MASK
 from hotloop.errors import SpecError
-from hotloop.trees import ArraySpec
+from hotloop.trees import Arrays, ArraySpec, Specs
 
 MOST_ACTIONS = 1024
 
 
 class Observations(NamedTuple):
-    """`shapes` is a tree of ShapeDtypeStructs of one observation; `encode` turns N of the env's into arrays of ours.
+    """`shapes` is a tree of ArraySpecs of one observation; `encode` turns N of the env's into arrays of ours.
 
     `space` is the part of the env's space that is seen.
     """
 
-    shapes: Any
-    encode: Callable[[Any], Any]
-    space: gym.Space[Any]
+    shapes: Specs
+    encode: Callable[[Raw], Arrays]
+    space: Space
     is_chosen: bool = False  # by `env.observe`; what an env gives beside it is then left out
 
-    def batch(self, obs: Any) -> tuple[Any, bool]:
+    def batch(self, obs: Raw) -> tuple[Arrays, bool]:
         """One observation, or N of them, as arrays of ours (N, …), and whether it was one.
 
         Of a Dict the chosen parts are enough, and of a single one it alone. Raises ValueError for what is neither.
@@ -42,7 +43,7 @@ class Observations(NamedTuple):
         batch, is_single = batched(self.space, self._chosen_parts(obs))
         return self.encode(batch), is_single
 
-    def _chosen_parts(self, obs: Any) -> Any:
+    def _chosen_parts(self, obs: Raw) -> Raw:
         """Leave out what is not seen of a Dict, or of a list of them; name a single part that came alone."""
         if not isinstance(self.space, spaces.Dict):
             return obs
@@ -57,19 +58,19 @@ class Actions(NamedTuple):
     """`decode` turns numbers 0 … size - 1, one per env, into the actions of the env."""
 
     size: int
-    decode: Callable[[np.ndarray], Any]
+    decode: Callable[[np.ndarray], np.ndarray]
 
 
 class HostSpaces(NamedTuple):
     """The spaces of one env on the host, and how to read them: all that an agent needs of it to act."""
 
-    observation: gym.Space[Any]
-    action: gym.Space[Any]
+    observation: Space
+    action: Space
     observations: Observations
     actions: Actions
     draws: bool = False  # whether the env says that it can return pictures
 
-    def mask(self, given: Any, env_id: str) -> np.ndarray:
+    def mask(self, given: Raw, env_id: str) -> np.ndarray:
         """One env's `action_mask`, bool (A,); raises SpecError if it is none."""
         try:
             mask = np.asarray(given)
@@ -86,14 +87,12 @@ class HostSpaces(NamedTuple):
         return mask.astype(bool)
 
 
-def spaces_of(
-    observation: gym.Space[Any], action: gym.Space[Any], observe: tuple[str, ...] = (), *, draws: bool = False
-) -> HostSpaces:
+def spaces_of(observation: Space, action: Space, observe: tuple[str, ...] = (), *, draws: bool = False) -> HostSpaces:
     """Read the spaces of one env; raises SpecError for those that cannot be learned from."""
     return HostSpaces(observation, action, observations(observation, observe), actions(action), draws)
 
 
-def observations(space: gym.Space[Any], observe: tuple[str, ...] = ()) -> Observations:
+def observations(space: Space, observe: tuple[str, ...] = ()) -> Observations:
     """How to read observations of this space; raises SpecError for one that a network cannot see.
 
     `observe` chooses keys of a Dict; one alone is seen without its name.
@@ -108,23 +107,24 @@ def observations(space: gym.Space[Any], observe: tuple[str, ...] = ()) -> Observ
     if len(observe) != 1:
         return found._replace(is_chosen=bool(observe))
     [name] = observe
-    return Observations(found.shapes[name], lambda obs: found.encode(obs)[name], chosen, is_chosen=True)
+    alone = _read(_chosen(space, observe)[name], f"the observation['{name}']")
+    return Observations(alone.shapes, lambda obs: alone.encode(obs[name]), chosen, is_chosen=True)
 
 
-class ShowsChosen(gym.ObservationWrapper[Any, Any, Any]):
+class ShowsChosen(gym.ObservationWrapper[dict[str, Raw], Raw, dict[str, Raw]]):
     """An env that gives nothing but chosen keys of its Dict observation, where the others need not be sent along."""
 
-    def __init__(self, env: gym.Env[Any, Any], observe: tuple[str, ...]) -> None:
+    def __init__(self, env: Env, observe: tuple[str, ...]) -> None:
         super().__init__(env)
         self.observation_space = _chosen(env.observation_space, observe)
         self._observe = observe
 
-    def observation(self, observation: Any) -> Any:
+    def observation(self, observation: dict[str, Raw]) -> dict[str, Raw]:
         """Leave the others out."""
         return {name: observation[name] for name in self._observe}
 
 
-def _chosen(space: gym.Space[Any], observe: tuple[str, ...]) -> spaces.Dict:
+def _chosen(space: Space, observe: tuple[str, ...]) -> spaces.Dict:
     if not isinstance(space, spaces.Dict):
         raise SpecError(f"env.observe chooses keys, but the observation is {space}, which has none; leave it out")
     for name in observe:
@@ -134,7 +134,7 @@ def _chosen(space: gym.Space[Any], observe: tuple[str, ...]) -> spaces.Dict:
     return spaces.Dict({name: space[name] for name in observe})
 
 
-def _is_visible(space: gym.Space[Any]) -> bool:
+def _is_visible(space: Space) -> bool:
     try:
         _read(space, "it")
     except SpecError:
@@ -142,7 +142,7 @@ def _is_visible(space: gym.Space[Any]) -> bool:
     return True
 
 
-def _read(space: gym.Space[Any], what: str) -> Observations:
+def _read(space: Space, what: str) -> Observations:
     """As `observations`, of a part that is called `what`."""
     if isinstance(space, spaces.Box):
         dtype = np.uint8 if space.dtype == np.uint8 else np.float32
@@ -173,7 +173,7 @@ def _read(space: gym.Space[Any], what: str) -> Observations:
     )
 
 
-def actions(space: gym.Space[Any]) -> Actions:
+def actions(space: Space) -> Actions:
     """How to number the actions of this space; raises SpecError for one that has no numbers."""
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
@@ -190,17 +190,18 @@ def actions(space: gym.Space[Any]) -> Actions:
 
         def decode(chosen_N: np.ndarray) -> np.ndarray:
             parts = np.stack(np.unravel_index(chosen_N, sizes), axis=-1)
-            return parts.reshape(len(chosen_N), *shape).astype(np.int64) + starts
+            actions_N: np.ndarray = parts.reshape(len(chosen_N), *shape).astype(np.int64) + starts
+            return actions_N
 
         return Actions(count, decode)
     raise SpecError(f"the actions are {space}; hotloop needs Discrete ones (or a small MultiDiscrete)")
 
 
-def _one_hot(sizes: list[int], starts: list[int], space: gym.Space[Any]) -> Observations:
+def _one_hot(sizes: list[int], starts: list[int], space: Space) -> Observations:
     offsets = np.cumsum([0, *sizes[:-1]]) - np.array(starts)
     width = sum(sizes)
 
-    def encode(obs: Any) -> np.ndarray:
+    def encode(obs: Raw) -> np.ndarray:
         places_NK = np.asarray(obs).reshape(len(obs), -1) + offsets
         ones = np.zeros((len(places_NK), width), np.uint8)
         np.put_along_axis(ones, places_NK, 1, axis=1)

@@ -15,7 +15,6 @@ Importing this module registers it: `gymnasium.make("hotloop.envs.mario:hotloop/
 """
 
 import math
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -50,7 +49,7 @@ BOWSER, FLAGPOLE = 0x2D, 0x31  # of THINGS
 class Mario(gym.Env[np.ndarray, np.int64]):
     """Observations are uint8 (stack, size, size), the newest picture last; every one is an array of its own."""
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+    metadata: dict[str, object] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
 
     def __init__(
         self,
@@ -91,8 +90,8 @@ class Mario(gym.Env[np.ndarray, np.int64]):
         self._over = True
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[np.ndarray, dict[str, object]]:
         """Begin at the start of the stage, after up to `noop_max` frames of waiting."""
         super().reset(seed=seed)
         self.nes.restore()
@@ -103,7 +102,7 @@ class Mario(gym.Env[np.ndarray, np.int64]):
         self._seen = np.repeat(self._picture(self.nes.pixels)[None], self.stack, axis=0)
         return self._seen, self._info(flag=False)
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int | np.integer) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
         """Hold the action's buttons for `skip` frames."""
         if not self.action_space.contains(np.int64(action)):
             raise ValueError(f"action is {action!r}, expected one of 0 … {len(self.buttons) - 1}")
@@ -126,7 +125,7 @@ class Mario(gym.Env[np.ndarray, np.int64]):
         self._seen = seen
         return seen, reward, terminated, truncated, self._info(flag=flag)
 
-    def render(self) -> Any:
+    def render(self) -> np.ndarray | None:
         """Return the screen in colour (240, 256, 3)."""
         return None if self.render_mode is None else self.nes.screen.copy()
 
@@ -175,7 +174,7 @@ class Mario(gym.Env[np.ndarray, np.int64]):
             return True
         return ram[MODE] == WORLD_WON
 
-    def _info(self, *, flag: bool) -> dict[str, Any]:
+    def _info(self, *, flag: bool) -> dict[str, object]:
         ram = self._ram
         return {
             "x_pos": self._x,
@@ -199,7 +198,8 @@ class GreyPicture:
         grey = grey_of(pixels).astype(np.float32)
         small = (self._columns @ (self._rows @ grey).T).T
         small += 0.5
-        return small.astype(np.uint8)
+        bytes_: np.ndarray = small.astype(np.uint8)
+        return bytes_
 
 
 def grey_of(pixels: np.ndarray) -> np.ndarray:
@@ -217,7 +217,7 @@ def grey_of(pixels: np.ndarray) -> np.ndarray:
     return grey
 
 
-def _shares(source: int, target: int) -> Any:
+def _shares(source: int, target: int) -> csr_array:
     """How much of each of `source` cells each of `target` cells takes: sparse (target, source), rows sum to one."""
     edge = np.arange(target + 1)[:, None] * (source / target)
     cell = np.arange(source)
@@ -232,7 +232,7 @@ def _number(digits: memoryview) -> int:
     return number
 
 
-def _check(name: str, value: Any, low: int, high: int) -> None:
+def _check(name: str, value: object, low: int, high: int) -> None:
     if type(value) is not int or not low <= value <= high:
         raise ValueError(f"{name} is {value!r}, expected a whole number of {low} … {high}")
 

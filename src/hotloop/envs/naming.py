@@ -2,7 +2,6 @@
 
 import contextlib
 from importlib import import_module
-from typing import Any
 
 from hotloop import plugins, registry
 from hotloop.errors import SpecError
@@ -84,6 +83,6 @@ def env_from_outside(spec: Spec) -> str | None:
     return None
 
 
-def _module(target: Any) -> str:
+def _module(target: object) -> str:
     """Where an entry point lies: `module:attr`, or a class or function."""
     return target.partition(":")[0] if isinstance(target, str) else str(getattr(target, "__module__", "?"))

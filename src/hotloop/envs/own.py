@@ -4,14 +4,18 @@ import contextlib
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeGuard
 
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from gymnasium.wrappers import OrderEnforcing
 
+from hotloop.envs.gym_types import Env, Make, Options, Raw, Wrap
 from hotloop.errors import SpecError
 from hotloop.spec.reading import OWN_ENV
+
+if TYPE_CHECKING:
+    from hotloop.envs.device import DeviceEnv
 
 EXPECTED = "a section (mapping), an id, a Gymnasium env, a device env, or a function that makes one of the two"
 
@@ -22,18 +26,18 @@ class OwnEnvId(str):
     It goes wherever the spec goes in this process; what is written of the spec is the name alone.
     """
 
-    make: Callable[..., Any]
+    make: Make
 
-    def __new__(cls, name: str, make: Callable[..., Any]) -> Self:
+    def __new__(cls, name: str, make: Make) -> Self:
         """Name it; `make(**options)` makes one."""
         made = super().__new__(cls, f"{OWN_ENV}{name}")
         made.make = make
         return made
 
-    def __deepcopy__(self, memo: Any) -> Self:
+    def __deepcopy__(self, memo: object) -> Self:
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
         return str, (str(self),)
 
 
@@ -41,7 +45,7 @@ class OwnEnv(NamedTuple):
     """What was given, understood: `device` is a device env; else envs are made by their ids."""
 
     name: str
-    device: Any = None
+    device: "DeviceEnv | None" = None
     trained: OwnEnvId | None = None
     """Makes the envs that are trained on."""
     played: OwnEnvId | None = None
@@ -51,7 +55,7 @@ class OwnEnv(NamedTuple):
     """False for an instance that cannot be copied."""
 
 
-def understand(given: Any, options: dict[str, Any]) -> OwnEnv:
+def understand(given: object, options: Options) -> OwnEnv:
     """Find out what a user gave as `env`; a factory is called once with the options, and what it made is closed."""
     if not isinstance(given, type):
         if isinstance(given, gym.Env):
@@ -75,7 +79,7 @@ def understand(given: Any, options: dict[str, Any]) -> OwnEnv:
     raise SpecError(f"env: {_called(given)} made {type(made).__qualname__}, expected a Gymnasium env or a device env")
 
 
-def one_env(env_id: str, **options: Any) -> Any:
+def one_env(env_id: str, **options: Raw) -> Env:
     """One Gymnasium env by its id; one of the user's own draws itself as it was made to."""
     if not isinstance(env_id, OwnEnvId):
         return gym.make(env_id, disable_env_checker=True, **options)
@@ -83,24 +87,24 @@ def one_env(env_id: str, **options: Any) -> Any:
     return env_id.make(**options)
 
 
-def in_processes(make: Callable[[], Any], num_envs: int, wrappers: list[Any], **how: Any) -> AsyncVectorEnv:
+def in_processes(make: Callable[[], Env], num_envs: int, wrappers: list[Wrap], **how: Raw) -> AsyncVectorEnv:
     """Envs of the user's own in processes of their own, which get `make` by cloudpickle."""
     return AsyncVectorEnv([partial(_wrapped, make, wrappers)] * num_envs, **how)
 
 
-def _wrapped(make: Callable[[], Any], wrappers: list[Any]) -> Any:
+def _wrapped(make: Callable[[], Env], wrappers: list[Wrap]) -> Env:
     env = make()
     for wrapper in wrappers:
         env = wrapper(env)
     return env
 
 
-def _instance(env: Any, options: dict[str, Any]) -> OwnEnv:
+def _instance(env: Env, options: Options) -> OwnEnv:
     name = type(env.unwrapped).__qualname__
     if options:
         raise SpecError(f"env is one instance of {name}, which is made already: env.options are for a factory")
 
-    def copied() -> Any:
+    def copied() -> Env:
         try:
             return copy.deepcopy(env)
         except Exception as error:  # whatever the user's own code raises
@@ -117,16 +121,16 @@ def _instance(env: Any, options: dict[str, Any]) -> OwnEnv:
     return OwnEnv(name, trained=trained, played=played, is_instance=True, can_be_played=can_be_played)
 
 
-class _Lent(OrderEnforcing[Any, Any]):
+class _Lent(OrderEnforcing[Raw, Raw]):
     """The user's own instance, which stays open: whoever made it closes it."""
 
     def close(self) -> None:
         """Leave it open."""
 
 
-def _is_device_env(env: Any) -> bool:
+def _is_device_env(env: object) -> "TypeGuard[DeviceEnv]":
     return all(hasattr(env, name) for name in ("obs_spec", "num_actions", "reset", "step"))
 
 
-def _called(factory: Any) -> str:
+def _called(factory: object) -> str:
     return str(getattr(factory, "__qualname__", type(factory).__qualname__))

@@ -6,13 +6,13 @@ One after the other, or by threads: an emulator that works outside of Python's l
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from hotloop.envs.gym_types import Env, Infos, Raw, Space
 from hotloop.errors import EnvFailed
 
 FAILURES_IN_A_ROW = 10
@@ -24,31 +24,31 @@ MASK = "action_mask"
 class SerialEnvs:
     """A vector env without autoreset. Gymnasium's own loses the whole vector step when one env raises."""
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
+    metadata: dict[str, object] = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
 
     def __init__(
-        self, make: Callable[[], Any], num_envs: int, info_keys: tuple[str, ...] = (), threads: int = 1
+        self, make: Callable[[], Env], num_envs: int, info_keys: tuple[str, ...] = (), threads: int = 1
     ) -> None:
         self._make, self.num_envs, self._info_keys = make, num_envs, info_keys
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="envs") if threads > 1 else None
-        self.envs: list[Any] = []
+        self.envs: list[Env] = []
         try:
             for _ in range(num_envs):
                 self.envs.append(make())
         except BaseException:
             self.close()  # those that could be made
             raise
-        self.single_observation_space: gym.Space[Any] = self.envs[0].observation_space
-        self.single_action_space: gym.Space[Any] = self.envs[0].action_space
+        self.single_observation_space: Space = self.envs[0].observation_space
+        self.single_action_space: Space = self.envs[0].action_space
         self._seed, self.failures, self._in_a_row = 0, 0, np.zeros(num_envs, np.int64)
         self.last_failure = ""
         self.last_info_keys: list[str] = []  # of the env that last ended an episode
         self._is_array = isinstance(self.single_observation_space, gym.spaces.Box)
-        self._out: Any = create_empty_array(self.single_observation_space, num_envs)
-        self._seen: list[Any] = [None] * num_envs
-        self._masks: list[Any] = [None] * num_envs  # what each env last gave as its `action_mask`
+        self._out: Raw = create_empty_array(self.single_observation_space, num_envs)
+        self._seen: list[Raw] = [None] * num_envs
+        self._masks: list[Raw] = [None] * num_envs  # what each env last gave as its `action_mask`
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, np.ndarray] | None = None) -> tuple[Raw, Infos]:
         """Begin an episode in every env, or in those of `options["reset_mask"]`."""
         if seed is not None:
             self._seed = seed
@@ -61,11 +61,11 @@ class SerialEnvs:
                 self._rebuild(int(i), error)
         return self._observations(), {MASK: self._masks}
 
-    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> tuple[Raw, np.ndarray, np.ndarray, np.ndarray, Infos]:
         """Step every env; `infos["failed"]` marks those that raised: they have begun a new episode instead."""
         count = self.num_envs
         reward, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
-        infos: dict[str, Any] = {MASK: self._masks, **{key: np.full(count, np.nan) for key in self._info_keys}}
+        infos: Infos = {MASK: self._masks, **{key: np.full(count, np.nan) for key in self._info_keys}}
         for i, stepped in enumerate((self._pool.map if self._pool else map)(_step, self.envs, actions)):
             if isinstance(stepped, Exception):
                 self._rebuild(i, stepped)
@@ -88,7 +88,7 @@ class SerialEnvs:
             with contextlib.suppress(Exception):  # one that cannot be closed must not keep the others open
                 env.close()
 
-    def _observations(self) -> Any:
+    def _observations(self) -> Raw:
         if self._is_array:
             for i, seen in enumerate(self._seen):
                 self._out[i] = seen
@@ -115,7 +115,7 @@ class SerialEnvs:
             self._rebuild(i, again)
 
 
-def _step(env: Any, action: Any) -> Any:
+def _step(env: Env, action: Raw) -> tuple[Raw, Raw, Raw, Raw, Raw] | Exception:
     """What the env returned, or the error it raised."""
     try:
         return env.step(action)
@@ -123,6 +123,6 @@ def _step(env: Any, action: Any) -> Any:
         return error
 
 
-def _mask(info: Any) -> Any:
+def _mask(info: object) -> Raw:
     """What an env says of its legal actions, if anything."""
     return info.get(MASK) if isinstance(info, dict) else None

@@ -5,28 +5,67 @@ action taken: (B,) for means, (B, N) for distributions. `means`, `atoms` and `qu
 and the loss of a spec; a record of the registry names such a function.
 """
 
-from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
 from hotloop.learning import losses
+from hotloop.learning.arrays import Array, Constant, Namespace
 from hotloop.learning.targets import bootstrapped
 
-Array = Any
+
+class Estimate(Protocol):
+    """What a head says of a return."""
+
+    def q(self, values_BA: Array, /) -> Array:
+        """Q-values (B, A) of estimates (B, A, …)."""
+
+    def target(self, r_t_B: Array, discount_t_B: Array, z_t_B: Array, /) -> Array:
+        """What estimates (B, …) are pulled towards, given those of the next state."""
+
+    def loss(self, z_B: Array, tau: Array, target_B: Array, /) -> tuple[Array, Array]:
+        """How far estimates are off, and their TD errors, (B,) both; `tau` are the fractions of quantiles."""
 
 
-def means(head: Any, loss: Any, *, xp: Any, constant: Callable[[Array], Array]) -> "Means":
+class LossSection(Protocol):
+    """The section `loss` of a spec."""
+
+    @property
+    def kind(self) -> str:
+        """`mse` or `huber`."""
+
+    @property
+    def delta(self) -> float:
+        """Where Huber's loss becomes a straight line."""
+
+
+class AtomsSection(Protocol):
+    """The section of a head with atoms."""
+
+    @property
+    def low(self) -> float:
+        """The lowest return."""
+
+    @property
+    def high(self) -> float:
+        """The highest."""
+
+    @property
+    def atoms(self) -> int:
+        """How many there are."""
+
+
+def means(head: object, loss: LossSection, *, xp: Namespace, constant: Constant) -> "Means":
     """For heads that give one Q-value per action."""
     del head, constant
     return Means(loss.kind, loss.delta, xp=xp)
 
 
-def atoms(head: Any, loss: Any, *, xp: Any, constant: Callable[[Array], Array]) -> "Atoms":
+def atoms(head: AtomsSection, loss: LossSection, *, xp: Namespace, constant: Constant) -> "Atoms":
     """For heads with `atoms` returns from `low` to `high`."""
     del loss, constant
     return Atoms(head.low, head.high, head.atoms, xp=xp)
 
 
-def quantiles(head: Any, loss: Any, *, xp: Any, constant: Callable[[Array], Array]) -> "Quantiles":
+def quantiles(head: object, loss: LossSection, *, xp: Namespace, constant: Constant) -> "Quantiles":
     """For heads that give quantiles, at whatever fractions."""
     del head
     return Quantiles(loss.delta, xp=xp, constant=constant)
@@ -35,7 +74,7 @@ def quantiles(head: Any, loss: Any, *, xp: Any, constant: Callable[[Array], Arra
 class Means:
     """One number: the expected return."""
 
-    def __init__(self, kind: str, delta: float, *, xp: Any) -> None:
+    def __init__(self, kind: str, delta: float, *, xp: Namespace) -> None:
         self.kind, self.delta, self.xp = kind, delta, xp
 
     def q(self, values_BA: Array) -> Array:
@@ -56,7 +95,7 @@ class Means:
 class Atoms:
     """Logits of N fixed returns, evenly spaced from `low` to `high` (C51)."""
 
-    def __init__(self, low: float, high: float, count: int, *, xp: Any) -> None:
+    def __init__(self, low: float, high: float, count: int, *, xp: Namespace) -> None:
         self.low, self.high, self.xp = low, high, xp
         self.spacing = (high - low) / (count - 1)
         self.returns_N = low + self.spacing * xp.arange(count)
@@ -87,7 +126,7 @@ class Atoms:
 class Quantiles:
     """Quantiles of the return at fractions τ (QR-DQN, IQN)."""
 
-    def __init__(self, delta: float, *, xp: Any, constant: Callable[[Array], Array]) -> None:
+    def __init__(self, delta: float, *, xp: Namespace, constant: Constant) -> None:
         """`constant` hides a number from differentiation, as `jax.lax.stop_gradient` does."""
         self.delta, self.xp, self.constant = delta, xp, constant
 
@@ -120,13 +159,13 @@ class Quantiles:
         return loss_B, xp.mean(target_BM, axis=-1) - xp.mean(z_BN, axis=-1)
 
 
-def log_probabilities(logits: Array, *, xp: Any, axis: int = -1) -> Array:
+def log_probabilities(logits: Array, *, xp: Namespace, axis: int = -1) -> Array:
     """log softmax; an entry of -inf is impossible."""
     largest = xp.max(logits, axis=axis, keepdims=True)
     shifted = logits - largest
     return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
 
 
-def probabilities(logits: Array, *, xp: Any) -> Array:
+def probabilities(logits: Array, *, xp: Namespace) -> Array:
     """Softmax over the last axis."""
     return xp.exp(log_probabilities(logits, xp=xp))

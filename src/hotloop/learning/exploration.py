@@ -1,11 +1,11 @@
 """How training actions differ from the best known: chance in, actions out."""
 
-from typing import Any
-
-Array = Any
+from hotloop.learning.arrays import Array, Namespace
 
 
-def epsilon_greedy(q_NA: Array, epsilon: Array, coin_N: Array, draw_N: Array, *, is_masked: bool, xp: Any) -> Array:
+def epsilon_greedy(
+    q_NA: Array, epsilon: Array, coin_N: Array, draw_N: Array, *, is_masked: bool, xp: Namespace
+) -> Array:
     """The best action, or where the coin falls below ε a random one; illegal ones have a Q-value of -inf.
 
     `draw_N` (0 … 1) chooses: the whole part of its share of all (legal) actions is one of them.
@@ -19,6 +19,6 @@ def epsilon_greedy(q_NA: Array, epsilon: Array, coin_N: Array, draw_N: Array, *,
     return xp.where(coin_N < epsilon, random_N, xp.argmax(q_NA, axis=-1))
 
 
-def boltzmann(q_NA: Array, temperature: Array, gumbel_NA: Array, *, xp: Any) -> Array:
+def boltzmann(q_NA: Array, temperature: Array, gumbel_NA: Array, *, xp: Namespace) -> Array:
     """An action by softmax(Q / temperature)."""
     return xp.argmax(q_NA / temperature + gumbel_NA, axis=-1)

@@ -1,13 +1,17 @@
 """λ-returns: targets that look further ahead than one step, from a stretch of steps in the order they happened."""
 
-from collections.abc import Callable
-from typing import Any
-
-Array = Any
+from hotloop.learning.arrays import Array, Namespace, Scan
 
 
 def lambda_returns(
-    r_TN: Array, discount_TN: Array, ended_TN: Array, v_TN: Array, trace: float, *, xp: Any, scan: Callable[..., Any]
+    r_TN: Array,
+    discount_TN: Array,
+    ended_TN: Array,
+    v_TN: Array,
+    trace: float,
+    *,
+    xp: Namespace,
+    scan: Scan,
 ) -> Array:
     """R = r + discount x [λ R of the next step + (1 - λ) v], backwards from the last step, with λ = `trace`.
 
@@ -17,7 +21,7 @@ def lambda_returns(
     or works like it.
     """
 
-    def earlier(return_N: Array, step: Any) -> Any:
+    def earlier(return_N: Array, step: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
         r_N, discount_N, ended_N, v_N = step
         ahead_N = xp.where(ended_N, v_N, trace * return_N + (1.0 - trace) * v_N)
         return_N = r_N + discount_N * ahead_N

@@ -1,13 +1,11 @@
 """Numbers that change with the env step: learning rate, ε, temperature."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
-Array = Any
+from hotloop.learning.arrays import Array, Curve, Curves
 
 
-def value_at(step: Array, *, kind: str, xp: Any, **fields: float) -> Array:
+def value_at(step: Array, *, kind: str, xp: Curves, **fields: float) -> Array:
     """Value of a schedule at `step` (an array of env steps, already float)."""
     return _KINDS[kind](step, xp, **fields)
 
@@ -28,34 +26,34 @@ class Scalars:
         return value
 
 
-def _constant(step: Array, xp: Any, value: float) -> Array:
+def _constant(step: Array, xp: Curves, value: float) -> Array:
     return xp.full_like(step, value)
 
 
-def _linear(step: Array, xp: Any, start: float, end: float, steps: int) -> Array:
+def _linear(step: Array, xp: Curves, start: float, end: float, steps: int) -> Array:
     return start + (end - start) * xp.clip(step / steps, 0.0, 1.0)
 
 
-def _exponential(step: Array, xp: Any, start: float, end: float, rate: float, every: int) -> Array:
+def _exponential(step: Array, xp: Curves, start: float, end: float, rate: float, every: int) -> Array:
     return xp.clip(start * xp.exp(math.log(rate) * (step / every)), min=end)
 
 
-def _step(step: Array, xp: Any, start: float, end: float, rate: float, every: int) -> Array:
+def _step(step: Array, xp: Curves, start: float, end: float, rate: float, every: int) -> Array:
     return xp.clip(start * xp.exp(math.log(rate) * xp.floor(step / every)), min=end)
 
 
-def _cosine(step: Array, xp: Any, start: float, end: float, steps: int) -> Array:
+def _cosine(step: Array, xp: Curves, start: float, end: float, steps: int) -> Array:
     return end + (start - end) * 0.5 * (1.0 + xp.cos(math.pi * xp.clip(step / steps, 0.0, 1.0)))
 
 
-def _periodic(step: Array, xp: Any, start: float, end: float, steps: int, period: int) -> Array:
+def _periodic(step: Array, xp: Curves, start: float, end: float, steps: int, period: int) -> Array:
     ceiling = 1.0 - xp.clip(step / steps, 0.0, 1.0)
     # The phase is taken within one period first: float32 cannot hold the cosine of millions of turns.
     wave = 0.5 * (1.0 + xp.cos((2.0 * math.pi / period) * (step % period)))
     return end + (start - end) * ceiling * wave
 
 
-_KINDS: dict[str, Callable[..., Array]] = {
+_KINDS: dict[str, Curve] = {
     "constant": _constant,
     "linear": _linear,
     "exponential": _exponential,

@@ -1,11 +1,9 @@
 """What a Q-value is pulled towards: r_t + discount_t x value of s_t."""
 
-from typing import Any
-
-Array = Any
+from hotloop.learning.arrays import Array, Namespace
 
 
-def value_of(values_BA: Array, a_B: Array, *, xp: Any) -> Array:
+def value_of(values_BA: Array, a_B: Array, *, xp: Namespace) -> Array:
     """What is estimated for the action taken: (B,) of Q-values (B, A), (B, N) of distributions (B, A, N).
 
     A masked sum: for a handful of actions faster than a gather.
@@ -16,26 +14,26 @@ def value_of(values_BA: Array, a_B: Array, *, xp: Any) -> Array:
     return xp.sum(xp.where(taken_BA, values_BA, xp.zeros_like(values_BA)), axis=1)
 
 
-def legal_only(q_BA: Array, legal_BA: Array | None, *, xp: Any) -> Array:
+def legal_only(q_BA: Array, legal_BA: Array | None, *, xp: Namespace) -> Array:
     """Q-values with illegal actions at -inf; where no action is legal, all are."""
     if legal_BA is None:
         return q_BA
     return xp.where(legal_BA | ~xp.any(legal_BA, axis=-1, keepdims=True), q_BA, -xp.inf)
 
 
-def best_value(values_BA: Array, q_BA: Array, *, xp: Any) -> Array:
+def best_value(values_BA: Array, q_BA: Array, *, xp: Namespace) -> Array:
     """What is estimated for the action that `q_BA` calls best: its own Q-values, or another network's (Double DQN)."""
     return xp.max(q_BA, axis=-1) if values_BA is q_BA else value_of(values_BA, xp.argmax(q_BA, axis=-1), xp=xp)
 
 
-def log_policy(q_BA: Array, temperature: float, *, xp: Any) -> Array:
+def log_policy(q_BA: Array, temperature: float, *, xp: Namespace) -> Array:
     """Log-probabilities of softmax(Q / temperature), times the temperature."""
     best_B1 = xp.max(q_BA, axis=-1, keepdims=True)
     shifted_BA = q_BA - best_B1
     return shifted_BA - temperature * xp.log(xp.sum(xp.exp(shifted_BA / temperature), axis=-1, keepdims=True))
 
 
-def soft_value(values_BA: Array, q_BA: Array, temperature: float, *, xp: Any) -> Array:
+def soft_value(values_BA: Array, q_BA: Array, temperature: float, *, xp: Namespace) -> Array:
     """Mean over the softmax policy of the estimate less the policy's scaled log-probability (Munchausen DQN)."""
     scaled_BA = log_policy(q_BA, temperature, xp=xp)
     policy_BA = xp.exp(scaled_BA / temperature)

@@ -41,10 +41,10 @@ class DeviceState(Protocol):
         """Env steps at the first gradient step, 0 before it."""
 
     @property
-    def totals(self) -> Totals:
+    def totals(self) -> Totals[jax.Array]:
         """Sums since the last line of metrics."""
 
-    def _replace(self, *, totals: Totals) -> Self:
+    def _replace(self, *, totals: Totals[jax.Array]) -> Self:
         """The same state with other sums."""
 
 

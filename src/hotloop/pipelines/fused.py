@@ -29,19 +29,19 @@ class FusedState(NamedTuple):
 
     learner: LearnerState
     actor: ActorState
-    replay: Storage
+    replay: Storage[Any]  # of its pipeline's replay
     key: jax.Array  # never changes: each block folds its number in
     blocks: jax.Array
     env_steps: jax.Array
     episodes: jax.Array
     first_update_at: jax.Array  # env steps at the first gradient step, 0 before it
-    totals: Totals
+    totals: Totals[jax.Array]
 
 
 class Fused:
     """The fused pipeline of one spec: stages as methods, no state of its own."""
 
-    replay: DeviceReplay
+    replay: DeviceReplay[Any, Any]
 
     def __init__(self, spec: Spec, env: DeviceEnv, engine: JaxEngine) -> None:
         self.spec, self.env, self.engine, self.update = spec, env, engine, engine.update
@@ -160,18 +160,18 @@ class Fused:
     # -- the stages -------------------------------------------------------------------------------------
 
     def learn(
-        self, learner: LearnerState, drawn: Drawn, env_steps: jax.Array, key: jax.Array
+        self, learner: LearnerState, drawn: Drawn[Any], env_steps: jax.Array, key: jax.Array
     ) -> tuple[LearnerState, jax.Array, jax.Array]:
         """The gradient steps on what was drawn."""
         network_key = jax.random.fold_in(key, 2) if self.engine.is_random else None
         rate = self.engine.learning_rate(env_steps)
         return self.update(learner, drawn.batches, rate, drawn.weight_KB, network_key)
 
-    def collect(self, state: FusedState, key: jax.Array) -> tuple[ActorState, Item, Totals]:
+    def collect(self, state: FusedState, key: jax.Array) -> tuple[ActorState, Item[jax.Array], Totals[jax.Array]]:
         """Act and step q times; returns the block's transitions as rows for the ring."""
         num_envs, vector_steps, _ = self.block_plan
 
-        def vector_step(carry: tuple[ActorState, Totals], i: jax.Array) -> Any:
+        def vector_step(carry: tuple[ActorState, Totals[jax.Array]], i: jax.Array) -> Any:
             env_steps = state.env_steps + i * num_envs
             return self.vector_step(carry, state.learner.params, env_steps, jax.random.fold_in(key, i))
 
@@ -184,8 +184,8 @@ class Fused:
         return actor, rows, totals
 
     def vector_step(
-        self, carry: tuple[ActorState, Totals], params: jax.Array, env_steps: jax.Array, key: jax.Array
-    ) -> tuple[tuple[ActorState, Totals], Item]:
+        self, carry: tuple[ActorState, Totals[jax.Array]], params: jax.Array, env_steps: jax.Array, key: jax.Array
+    ) -> tuple[tuple[ActorState, Totals[jax.Array]], Item[jax.Array]]:
         """Act and step once in every env; gives out a transition of each, with n-step returns that of n - 1 ago."""
         return vector_step(
             self.spec, self.env, self.engine, carry, env_steps, key, partial(self.choose, params), self.row_of
@@ -197,7 +197,7 @@ class Fused:
         """Exploring actions."""
         return self.engine.act(params, actor.obs, explore_N, key, actor.legal), None
 
-    def row_of(self, actor: ActorState, moved: Moved, noted: Any) -> tuple[ActorState, Item]:
+    def row_of(self, actor: ActorState, moved: Moved, noted: Any) -> tuple[ActorState, Item[jax.Array]]:
         """A transition of each env, with n-step returns that of n - 1 steps ago."""
         del noted
         t = moved.transition

@@ -27,7 +27,7 @@ from hotloop.replay.host import HostReplay
 from hotloop.runs.state import from_arrays, to_arrays
 from hotloop.spans import Spans
 from hotloop.spec import Spec
-from hotloop.trees import tree_map
+from hotloop.trees import tree_map, zeros_of
 
 STAGES = ("select", "step", "insert", "sample", "redraw", "transfer", "update", "evaluate", "log")
 COUNTERS = ("env_steps", "episodes", "first_update_at", "blocks", "learning_starts", "failed_before")
@@ -109,8 +109,7 @@ class HostRun:
     def compile(self) -> None:
         """Act and learn once, so that all is compiled before the clock runs."""
         policy, actor = self._freeze(self.engine.weights(self.engine.init(0))), self.actor
-        shapes = actor.envs.observations.shapes
-        obs_N = tree_map(lambda leaf: np.zeros((actor.envs.num_envs, *leaf.shape), leaf.dtype), shapes)
+        obs_N = zeros_of(actor.envs.observations.shapes, (actor.envs.num_envs,))
         policy(obs_N)  # as it plays, and
         actor.explorer.q_values(policy, obs_N, np.random.default_rng(0))  # as it explores
         self.learner.try_once()

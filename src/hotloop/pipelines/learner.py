@@ -11,19 +11,19 @@ import numpy as np
 
 from hotloop.engines.draws import draw
 from hotloop.engines.protocol import Engine, Learned, State
-from hotloop.experience import Item, VectorStep
+from hotloop.experience import Items, VectorStep, items_of
 from hotloop.learning import schedules
 from hotloop.replay.host import Batches, HostReplay
 from hotloop.replay.limiter import Limiter
 from hotloop.spans import Spans
 from hotloop.spec import Spec
-from hotloop.trees import tree_map
+from hotloop.trees import Arrays, zeros_of
 
 TRANSFER_APART = 1 << 20
 """Bytes of batches from which their way to the device is a stage of its own."""
 
 
-Update = Callable[[State, Item, np.ndarray | None, float, int, Any], Learned]
+Update = Callable[[State, Items, np.ndarray | None, float, int, Arrays], Learned[State]]
 """As `Engine.learn`."""
 
 
@@ -115,7 +115,7 @@ class Learner:
             sums = sums + learned.sums
         return LearnedBlock(learned.state, sums, learned.td_KB, drawn.batches, drawn.period)
 
-    def _learn_portion(self, state: State, drawn: Portion, *, is_last: bool) -> Learned:
+    def _learn_portion(self, state: State, drawn: Portion, *, is_last: bool) -> Learned[State]:
         (items, weight), (since, until) = (drawn.batches.items, drawn.batches.weight), drawn.period
         if self._transfers_apart:
             with self._spans["transfer"]:
@@ -135,7 +135,7 @@ class Learner:
     def try_once(self) -> State:
         """Learn from nothing with a state of its own, which is returned: whatever is compiled is compiled then."""
         shape = self._shape
-        items = tree_map(lambda leaf: np.zeros((*shape, *leaf.shape), leaf.dtype), self.replay.whole_row)
+        items = items_of(self.replay.whole_row, shape, zeros_of)
         weight = np.ones(shape, np.float32) if self._beta else None
         draws = draw(self._wanted, np.random.default_rng(0)) if self._wanted else None
         return self._update(self.engine.init(0), items, weight, 0.0, 0, draws).state

@@ -37,7 +37,7 @@ class OnPolicyState(NamedTuple):
     env_steps: jax.Array
     episodes: jax.Array
     first_update_at: jax.Array  # env steps after the first block, 0 before it
-    totals: Totals
+    totals: Totals[jax.Array]
 
 
 class Collected(NamedTuple):
@@ -106,7 +106,7 @@ class OnPolicy:
             totals=totals._replace(update=totals.update + sums),
         )
 
-    def collect(self, state: OnPolicyState, key: jax.Array) -> tuple[ActorState, Collected, Totals]:
+    def collect(self, state: OnPolicyState, key: jax.Array) -> tuple[ActorState, Collected, Totals[jax.Array]]:
         """Act and step; returns the block's steps in order, T of them."""
         num_envs, vector_steps, _ = self.block_plan
         params = state.learner.params
@@ -130,7 +130,7 @@ class OnPolicy:
                 actor.obs, moved.action, moved.reward, moved.discount, moved.ended, best_N, best_end_N
             )
 
-        def one(carry: tuple[ActorState, Totals], i: jax.Array) -> Any:
+        def one(carry: tuple[ActorState, Totals[jax.Array]], i: jax.Array) -> Any:
             env_steps, step_key = state.env_steps + i * num_envs, jax.random.fold_in(key, i)
             return vector_step(self.spec, self.env, self.engine, carry, env_steps, step_key, choose, record)
 
@@ -147,7 +147,7 @@ class OnPolicy:
             steps.r_t, steps.discount_t, steps.ended, v_TN, self.choice.trace, xp=jnp, scan=jax.lax.scan
         )
 
-    def shuffle(self, steps: Collected, return_TN: jax.Array, key: jax.Array) -> Aimed:
+    def shuffle(self, steps: Collected, return_TN: jax.Array, key: jax.Array) -> Aimed[jax.Array]:
         """Minibatches (K, B): each epoch has every transition once, in an order of its own."""
         order_KB = orders(key, self.choice.epochs, self.block_plan.env_steps).reshape(self.block_plan.updates, -1)
 

@@ -43,12 +43,12 @@ def vector_step(
     spec: Spec,
     env: DeviceEnv,
     engine: JaxEngine,
-    carry: tuple[Any, Totals],
+    carry: tuple[Any, Totals[jax.Array]],
     env_steps: jax.Array,
     key: jax.Array,
     choose: Choose,
     record: Record,
-) -> tuple[tuple[Any, Totals], Any]:
+) -> tuple[tuple[Any, Totals[jax.Array]], Any]:
     """Act and step once in every env; returns where the envs are then, sums, and what is recorded."""
     actor, totals = carry
     act_key, env_key = jax.random.split(key)
@@ -62,14 +62,14 @@ def vector_step(
     return (actor._replace(env=env_state, obs=t.obs, legal=t.legal), totals), row_N
 
 
-def no_totals() -> Totals:
+def no_totals() -> Totals[jax.Array]:
     """All sums at zero."""
     return Totals(jnp.zeros((len(METRICS),), jnp.float32), jnp.int32(0), jnp.float32(0), jnp.float32(0))
 
 
 def count_episodes(
-    actor: ActorState, totals: Totals, reward_N: jax.Array, done_N: jax.Array
-) -> tuple[ActorState, Totals]:
+    actor: ActorState, totals: Totals[jax.Array], reward_N: jax.Array, done_N: jax.Array
+) -> tuple[ActorState, Totals[jax.Array]]:
     """Add this step to the running episodes and the finished ones to the totals."""
     return_N = actor.episode_return + reward_N
     length_N = actor.episode_length + 1

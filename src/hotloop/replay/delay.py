@@ -4,37 +4,46 @@ One transition per env and step comes out, n - 1 steps late; where an episode en
 with the discount of the steps it took. Only `terminated` cuts the bootstrap.
 """
 
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
-from hotloop.experience import Item
-from hotloop.trees import leaves, tree_map
+from hotloop.experience import Item, Items
+from hotloop.trees import Arrays, Specs, leaves, tree_map, zeros_of
+
+
+class DelayArrays(TypedDict):
+    """What a checkpoint keeps of the steps that are held."""
+
+    kept: Arrays
+    action: np.ndarray
+    summed: np.ndarray
+    held: np.ndarray
 
 
 class DelayLine:
     """Held steps of N envs, newest last; `held_N` of them are of the running episode."""
 
-    def __init__(self, n_step: int, discount: float, num_envs: int, kept: Any) -> None:
+    def __init__(self, n_step: int, discount: float, num_envs: int, kept: Specs) -> None:
         """`kept` has the shapes of what a transition keeps of one observation."""
         self.n, self.num_envs = n_step, num_envs
         self.powers = discount ** np.arange(n_step + 1)
         shape = (n_step, num_envs)
-        self.kept: Any = tree_map(lambda leaf: np.zeros((*shape, *leaf.shape), leaf.dtype), kept)
+        self.kept = zeros_of(kept, shape)
         self.action, self.summed = np.zeros(shape, np.int32), np.zeros(shape, np.float64)
         self.held_N = np.zeros(num_envs, np.int64)
 
     def push(
         self,
-        before: Any,
+        before: Arrays,
         action_N: np.ndarray,
         reward_N: np.ndarray,
         terminated_N: np.ndarray,
         truncated_N: np.ndarray,
-        after: Any,
+        after: Arrays,
         valid_N: np.ndarray,
         legal_NA: np.ndarray | None = None,
-    ) -> Item:
+    ) -> Items:
         """Take one step of every env in; returns the transitions that are complete, oldest first.
 
         `legal_NA` is what `after` allows, if the env says so.
@@ -68,30 +77,29 @@ class DelayLine:
 
     def _at_once(
         self,
-        before: Any,
+        before: Arrays,
         action_N: np.ndarray,
         reward_N: np.ndarray,
         terminated_N: np.ndarray,
-        after: Any,
+        after: Arrays,
         valid_N: np.ndarray,
         legal_NA: np.ndarray | None,
-    ) -> Item:
+    ) -> Items:
         discount_N = (self.powers[1] * ~terminated_N).astype(np.float32)
-        items = Item(before, action_N, reward_N, discount_N, after, legal_NA)
+        items: Items = Item(before, action_N, reward_N, discount_N, after, legal_NA)
         if valid_N.all():
             return items
-        chosen: Item = tree_map(lambda leaf: leaf[valid_N], items)
-        return chosen
+        return tree_map(lambda leaf: leaf[valid_N], items)
 
     def forget(self) -> None:
         """Drop what is held: the episodes will not go on."""
         self.held_N[:] = 0
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> DelayArrays:
         """What is held, for a checkpoint."""
         return {"kept": self.kept, "action": self.action, "summed": self.summed, "held": self.held_N}
 
-    def restore(self, arrays: dict[str, Any]) -> None:
+    def restore(self, arrays: DelayArrays) -> None:
         """Take back what `arrays` gave, or raise ValueError."""
         held = np.array(arrays["held"])
         if (held < 0).any() or (held > self.n).any():

@@ -5,34 +5,55 @@ next observation is the stack moved on by one frame, and the last one of a trans
 Frames are numbered in the order they came; number i lies in place i % capacity.
 """
 
-from typing import Any
+from typing import TypedDict, cast
 
 import numpy as np
 
 from hotloop.errors import SpecError
-from hotloop.trees import ArraySpec, leaves, num_bytes, tree_map
+from hotloop.trees import (
+    Arrays,
+    ArraySpec,
+    Number,
+    Shapes,
+    Specs,
+    empty_of,
+    leaves,
+    num_bytes,
+    specs_of,
+    tree_map,
+    zeros_of,
+)
 
 HEADROOM = 32
 """Frames beyond one per transition, as a share 1/32 of the capacity: each episode needs a few more than its steps.
 Shorter episodes than that make the replay hold somewhat fewer transitions."""
 
 
+class FrameArrays(TypedDict, total=False):
+    """What a checkpoint keeps of the frames, if there are any."""
+
+    frames: Arrays
+    written: Number
+
+
 class Whole:
     """No frames: a transition holds its observations themselves."""
 
-    def __init__(self, obs: Any) -> None:
+    def __init__(self, obs: Specs) -> None:
         self.row = obs
 
-    def begin(self, obs_N: Any) -> Any:
+    def begin(self, obs_N: Arrays) -> Arrays:
         """What a transition keeps of first observations."""
         return obs_N
 
-    def move_on(self, before: Any, seen: Any, final_N: Any, obs_N: Any, valid_N: Any, began_N: Any) -> tuple[Any, Any]:
+    def move_on(
+        self, before: Arrays, seen: Arrays, final_N: Arrays, obs_N: Arrays, valid_N: np.ndarray, began_N: np.ndarray
+    ) -> tuple[Arrays, Arrays]:
         """What transitions keep of the states reached, and of those the next step starts from."""
         del before, seen, valid_N, began_N
         return final_N, obs_N
 
-    def take(self, kept: Any) -> Any:
+    def take(self, kept: Arrays) -> Arrays:
         """The observations."""
         return kept
 
@@ -40,23 +61,23 @@ class Whole:
         """Memory beside the transitions."""
         return 0
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> FrameArrays:
         """Nothing to save."""
         return {}
 
-    def template(self, written: int) -> dict[str, Any]:
+    def template(self, written: int) -> dict[str, Shapes]:
         """Nothing to load."""
         del written
         return {}
 
-    def restore(self, arrays: dict[str, Any]) -> None:
+    def restore(self, arrays: FrameArrays) -> None:
         """Nothing to load."""
 
 
 class Frames:
     """A ring of frames, with room for those of so many `transitions`; an observation is a `stack` of them."""
 
-    def __init__(self, obs: Any, stack: int, num_envs: int, transitions: int, n_step: int) -> None:
+    def __init__(self, obs: Specs, stack: int, num_envs: int, transitions: int, n_step: int) -> None:
         parts = leaves(obs)
         if stack > 1 and (parts != [obs] or not parts[0].shape or parts[0].shape[0] != stack):
             seen = ", ".join(str(tuple(leaf.shape)) for leaf in parts)
@@ -68,15 +89,15 @@ class Frames:
         # Between the writing of a transition's first frame and its insertion pass at most so many others.
         self.slack = (stack + n_step + 1) * num_envs * (stack + 1)
         self.capacity = transitions + transitions // HEADROOM + self.slack
-        self.frame = tree_map(lambda leaf: ArraySpec(leaf.shape[stack > 1 :], leaf.dtype), obs)
-        self.frames: Any = None
+        self.frame: Specs = tree_map(lambda leaf: ArraySpec(leaf.shape[stack > 1 :], leaf.dtype), obs)
+        self.frames: Arrays = None
         self.written = 0
         self.row = ArraySpec((stack,), np.int64)
 
-    def _place(self, frames_M: Any) -> np.ndarray:
+    def _place(self, frames_M: Arrays) -> np.ndarray:
         """Write M frames; returns their numbers."""
         if self.frames is None:  # never touched before it is written: a large store costs what is in it
-            self.frames = tree_map(lambda leaf: np.empty((self.capacity, *leaf.shape), leaf.dtype), self.frame)
+            self.frames = empty_of(self.frame, (self.capacity,))
         count = len(leaves(frames_M)[0])
         numbers = self.written + np.arange(count)
         places = numbers % self.capacity
@@ -84,32 +105,35 @@ class Frames:
         self.written += count
         return numbers
 
-    def begin(self, obs_N: Any) -> np.ndarray:
+    def begin(self, obs_N: Arrays) -> np.ndarray:
         """Numbers (N, k) of first observations; a frame that repeats the one before it is not written again."""
         if self.stack == 1:
             return self._place(obs_N)[:, None]
-        differs_NK = np.ones(obs_N.shape[:2], bool)
-        pairs = obs_N.reshape(*obs_N.shape[:2], -1)
+        stacks_NK = cast(np.ndarray, obs_N)
+        differs_NK = np.ones(stacks_NK.shape[:2], bool)
+        pairs = stacks_NK.reshape(*stacks_NK.shape[:2], -1)
         differs_NK[:, 1:] = (pairs[:, 1:] != pairs[:, :-1]).any(axis=-1)
         first = self.written
-        self._place(obs_N[differs_NK])
+        self._place(stacks_NK[differs_NK])
         numbers: np.ndarray = first - 1 + np.cumsum(differs_NK.reshape(-1)).reshape(differs_NK.shape)
         return numbers
 
     def move_on(
-        self, before: np.ndarray, seen: Any, final_N: Any, obs_N: Any, valid_N: np.ndarray, began_N: np.ndarray
+        self, before: Arrays, seen: Arrays, final_N: Arrays, obs_N: Arrays, valid_N: np.ndarray, began_N: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of the states reached and of those the next step starts from; `before` and `seen` are where it began.
 
         Where an episode began the next step starts from `obs_N`, else from the state reached.
         """
-        reached = before.copy()
+        numbers = cast(np.ndarray, before)
+        reached = numbers.copy()
         moved = np.flatnonzero(valid_N)
         newest = final_N
         if self.stack > 1:
-            self._check_stacks(seen, final_N, valid_N)
-            newest = final_N[:, -1]
-        reached[moved, :-1] = before[moved, 1:]
+            stacks_NK = cast(np.ndarray, final_N)
+            self._check_stacks(cast(np.ndarray, seen), stacks_NK, valid_N)
+            newest = stacks_NK[:, -1]
+        reached[moved, :-1] = numbers[moved, 1:]
         reached[moved, -1] = self._place(
             newest if len(moved) == len(valid_N) else tree_map(lambda leaf: leaf[moved], newest)
         )
@@ -127,9 +151,9 @@ class Frames:
                 "the one before it moved on by one frame; use stacked_frames: 1"
             )
 
-    def take(self, numbers: np.ndarray) -> Any:
+    def take(self, kept: Arrays) -> Arrays:
         """The observations with these numbers (…, k)."""
-        places = numbers % self.capacity
+        places = cast(np.ndarray, kept) % self.capacity
         if self.stack == 1:
             places = places[..., 0]
         return tree_map(lambda stored: stored.take(places, axis=0), self.frames)
@@ -143,23 +167,22 @@ class Frames:
         """Memory of the frames."""
         return self.capacity * num_bytes(self.frame)
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> FrameArrays:
         """The frames that were written."""
         used = min(self.written, self.capacity)
-        frames = tree_map(lambda leaf: np.zeros((0, *leaf.shape), leaf.dtype), self.frame)
+        frames = zeros_of(self.frame, (0,))
         if self.frames is not None:
             frames = tree_map(lambda stored: stored[:used], self.frames)
         return {"frames": frames, "written": np.int64(self.written)}
 
-    def template(self, written: int) -> dict[str, Any]:
+    def template(self, written: int) -> dict[str, Shapes]:
         """Shapes of what `arrays` gives when so many frames were ever written."""
         used = min(max(written, 0), self.capacity)
-        frames = tree_map(lambda leaf: ArraySpec((used, *leaf.shape), leaf.dtype), self.frame)
-        return {"frames": frames, "written": np.int64(0)}
+        return {"frames": specs_of(self.frame, (used,)), "written": np.int64(0)}
 
-    def restore(self, arrays: dict[str, Any]) -> None:
+    def restore(self, arrays: FrameArrays) -> None:
         """Take back what `arrays` gave."""
         used = min(int(arrays["written"]), self.capacity)
-        self._place(tree_map(lambda leaf: np.zeros((0, *leaf.shape), leaf.dtype), self.frame))
+        self._place(zeros_of(self.frame, (0,)))
         tree_map(lambda stored, kept: stored.__setitem__(slice(0, used), kept), self.frames, arrays["frames"])
         self.written = int(arrays["written"])

@@ -6,16 +6,19 @@
 One call inserts a vector step of all envs, one call draws the K batches of a block.
 """
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict, cast
 
 import numpy as np
 
-from hotloop.experience import Item, VectorStep, row_example
-from hotloop.replay.delay import DelayLine
-from hotloop.replay.frames import Frames, Whole
-from hotloop.replay.host_ring import HostRing
+from hotloop.experience import Items, VectorStep, row_example
+from hotloop.replay.delay import DelayArrays, DelayLine
+from hotloop.replay.frames import FrameArrays, Frames, Whole
+from hotloop.replay.host_ring import HostRing, RingArrays
 from hotloop.spec import Prioritized, Replay
-from hotloop.trees import ArraySpec, num_bytes
+from hotloop.trees import Arrays, ArraySpec, Number, Specs, num_bytes
+
+if TYPE_CHECKING:
+    from hotloop.replay.hindsight import GoalRelabeler
 
 SHARED_FROM = 1024
 """Bytes of an observation from which it is stored once instead of twice."""
@@ -24,9 +27,21 @@ SHARED_FROM = 1024
 class Batches(NamedTuple):
     """K batches: `items` and `weight` (importance weights, or None) lead with axes (K, B)."""
 
-    items: Item
+    items: Items
     numbers: np.ndarray
     weight: np.ndarray | None
+
+
+class ReplayArrays(TypedDict):
+    """What a checkpoint keeps of a replay."""
+
+    ring: RingArrays
+    store: FrameArrays
+    written_at: np.ndarray
+    delay: DelayArrays
+    kept: Arrays
+    priorities: NotRequired[np.ndarray]
+    largest: NotRequired[Number]
 
 
 class HostReplay:
@@ -36,9 +51,9 @@ class HostReplay:
         self,
         spec: Replay,
         discount: float,
-        obs: Any,
+        obs: Specs,
         num_envs: int,
-        goals: Any = None,
+        goals: object = None,
         num_actions: int | None = None,
     ) -> None:
         """`obs` has the shapes of one observation; `goals` is the env's own judge of goals, for hindsight.
@@ -56,11 +71,11 @@ class HostReplay:
         self.row_bytes = num_bytes(self.whole_row)
         self.row = row_example(self.store.row, num_actions)
         self.delay = DelayLine(spec.n_step, discount, num_envs, self.store.row)
-        self.hindsight: Any = None
+        self.hindsight: GoalRelabeler | None = None
         if spec.hindsight:
-            from hotloop.replay.hindsight import GoalRelabeler
+            from hotloop.replay import hindsight
 
-            self.hindsight = GoalRelabeler(spec.hindsight, discount, self.row, num_envs, goals)
+            self.hindsight = hindsight.GoalRelabeler(spec.hindsight, discount, self.row, num_envs, goals)
         self.sampling = spec.sampling if isinstance(spec.sampling, Prioritized) else None
 
     def allocate(self) -> None:
@@ -78,12 +93,13 @@ class HostReplay:
         """Transitions that can be drawn."""
         return self.ring.size
 
-    def begin(self, obs_N: Any) -> None:
+    def begin(self, obs_N: Arrays) -> None:
         """All envs begin an episode; what was held of running ones is dropped."""
         self.delay.forget()
         if self.hindsight:
             self.hindsight.forget()
-        self.seen, self.kept = obs_N, self.store.begin(obs_N)
+        self.seen: Arrays = obs_N
+        self.kept: Arrays = self.store.begin(obs_N)
         self._drop_what_lost_a_frame()
 
     def insert(self, step: VectorStep, random: np.random.Generator) -> None:
@@ -107,7 +123,7 @@ class HostReplay:
             self._keep(items)
         self._drop_what_lost_a_frame()  # frames may have come without an item: an env was only reset, or failed
 
-    def _keep(self, items: Item) -> None:
+    def _keep(self, items: Items) -> None:
         places = self.ring.insert(items)
         if isinstance(self.store, Frames):
             self.written_at[places] = self.store.written
@@ -152,7 +168,8 @@ class HostReplay:
     def _weights(self, numbers: np.ndarray, beta: float) -> np.ndarray:
         """(size x probability)^-beta relative to the largest of each batch: size and total cancel out."""
         priority = self.tree.priorities(numbers % self.ring.capacity)
-        return ((priority.min(axis=-1, keepdims=True) / priority) ** beta).astype(np.float32)
+        weights: np.ndarray = ((priority.min(axis=-1, keepdims=True) / priority) ** beta).astype(np.float32)
+        return weights
 
     def learned(self, batches: Batches, td_KB: np.ndarray) -> None:
         """New priorities of what was drawn: not of rows overwritten since, nor where a TD error is not finite."""
@@ -176,11 +193,11 @@ class HostReplay:
             total += SumTree.num_bytes(self.spec.capacity)
         return total
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> ReplayArrays:
         """Everything, for a checkpoint."""
         kept = self.ring.arrays()
         used = len(kept["rows"].r_t)
-        arrays = {
+        arrays: ReplayArrays = {
             "ring": kept,
             "store": self.store.arrays(),
             "written_at": self.written_at[:used],
@@ -192,10 +209,10 @@ class HostReplay:
             arrays["largest"] = np.float64(self.largest)
         return arrays
 
-    def template(self, inserted: int, written: int) -> dict[str, Any]:
+    def template(self, inserted: int, written: int) -> dict[str, object]:
         """Shapes of what `arrays` gives after so many rows and frames."""
         used = min(max(inserted, 0), self.spec.capacity)
-        template = {
+        template: dict[str, object] = {
             "ring": self.ring.template(inserted),
             "store": self.store.template(written),
             "written_at": ArraySpec((used,), np.int64),
@@ -207,7 +224,7 @@ class HostReplay:
             template["largest"] = np.float64(0)
         return template
 
-    def restore(self, arrays: dict[str, Any]) -> None:
+    def restore(self, arrays: ReplayArrays) -> None:
         """Take back what `arrays` gave, or raise ValueError."""
         self.ring.restore(arrays["ring"])
         self.store.restore(arrays["store"])
@@ -227,7 +244,10 @@ class HostReplay:
             return
         valid = np.arange(self.ring.inserted - self.ring.size, self.ring.inserted) % self.ring.capacity
         held = np.arange(self.delay.n)[::-1, None] < self.delay.held_N
-        numbers = [self.ring.rows.s_tm1[valid], self.ring.rows.s_t[valid], self.kept, self.delay.kept[held]]
+        before, after, kept, delayed = (
+            cast(np.ndarray, each) for each in (self.ring.rows.s_tm1, self.ring.rows.s_t, self.kept, self.delay.kept)
+        )
+        numbers = [before[valid], after[valid], kept, delayed[held]]
         low, high = self.store.written - self.store.capacity, self.store.written
         if any(part.size and (part.min() < max(low, 0) or part.max() >= high) for part in numbers):
             raise ValueError(f"the checkpoint's transitions point outside its {high} frames")

@@ -3,25 +3,33 @@
 Rows are numbered in the order they came; number i lies in place i % capacity. The newest `size` of them are valid.
 """
 
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
-from hotloop.experience import Item
-from hotloop.trees import ArraySpec, leaves, tree_map
+from hotloop.experience import Item, Items, items_of
+from hotloop.trees import ArraySpec, Number, Shapes, empty_of, leaves, specs_of, tree_map
+
+
+class RingArrays(TypedDict):
+    """What a checkpoint keeps of a ring."""
+
+    rows: Items
+    inserted: Number
+    size: Number
 
 
 class HostRing:
     """The newest `capacity` rows; `row` gives shapes and dtypes of one."""
 
-    def __init__(self, capacity: int, row: Item) -> None:
+    def __init__(self, capacity: int, row: Item[ArraySpec]) -> None:
         self.capacity, self.size, self.inserted = capacity, 0, 0
         self.row = row
         # Not zeros: memory that is never written is never touched, so a large ring costs what is in it.
-        self.rows: Item = tree_map(lambda leaf: np.empty((capacity, *leaf.shape), leaf.dtype), row)
+        self.rows = items_of(row, (capacity,), empty_of)
         self._columns = leaves(self.rows)
 
-    def insert(self, items: Item) -> np.ndarray:
+    def insert(self, items: Items) -> np.ndarray:
         """Copy M rows in, over the oldest; returns their places."""
         columns = leaves(items)
         count = len(columns[0])
@@ -46,25 +54,23 @@ class HostRing:
         """Numbers of rows, uniform with replacement."""
         return self.inserted - self.size + random.integers(self.size, size=shape)
 
-    def take(self, numbers: np.ndarray) -> Item:
+    def take(self, numbers: np.ndarray) -> Items:
         """The rows with these numbers."""
         places = numbers % self.capacity
-        rows: Item = tree_map(lambda column: column.take(places, axis=0), self.rows)
-        return rows
+        return tree_map(lambda column: column.take(places, axis=0), self.rows)
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> RingArrays:
         """What is in it, for a checkpoint: every row that was ever written."""
         used = min(self.inserted, self.capacity)
         rows = tree_map(lambda stored: stored[:used], self.rows)
         return {"rows": rows, "inserted": np.int64(self.inserted), "size": np.int64(self.size)}
 
-    def template(self, inserted: int) -> dict[str, Any]:
+    def template(self, inserted: int) -> dict[str, Shapes]:
         """Shapes of what `arrays` gives when so many rows were ever inserted."""
         used = min(max(inserted, 0), self.capacity)
-        rows = tree_map(lambda leaf: ArraySpec((used, *leaf.shape), leaf.dtype), self.row)
-        return {"rows": rows, "inserted": np.int64(0), "size": np.int64(0)}
+        return {"rows": specs_of(self.row, (used,)), "inserted": np.int64(0), "size": np.int64(0)}
 
-    def restore(self, arrays: dict[str, Any]) -> None:
+    def restore(self, arrays: RingArrays) -> None:
         """Take back what `arrays` gave, or raise ValueError."""
         size, inserted = int(arrays["size"]), int(arrays["inserted"])
         if not 0 <= size <= min(inserted, self.capacity):

@@ -2,9 +2,11 @@
 
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
+
+from hotloop.plain import Figures
 
 MiB = 1 << 20
 
@@ -38,9 +40,9 @@ class MemoryPlan(NamedTuple):
             f"but {readable(self.available)} is available; {remedies}"
         )
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Figures:
         """The figures; `beside` only where there is a second memory."""
-        plan: dict[str, Any] = {"parts": self.parts, "total": self.total, "available": self.available}
+        plan: Figures = {"parts": {**self.parts}, "total": self.total, "available": self.available}
         return {**plan, "beside": self.beside.as_json()} if self.beside else plan
 
     def __str__(self) -> str:

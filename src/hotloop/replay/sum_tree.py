@@ -7,7 +7,7 @@ adds differences instead drifts until it draws places of priority zero.
 
 from collections.abc import Callable
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import numba
 import numpy as np
@@ -15,7 +15,7 @@ from numba import types
 
 FAN_OUT = 16
 
-Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 
 class SumTree:
@@ -137,14 +137,14 @@ _floats_in = types.Array(types.float64, 1, "C", readonly=True)  # also takes wri
 _ints_in = types.Array(types.int64, 1, "C", readonly=True)
 
 
-def _compiled(signature: Any) -> Callable[[Kernel], Kernel]:
+def _compiled(signature: object) -> Callable[[Kernel], Kernel]:
     """Compile when imported, not in the middle of a run; keep it on disk for the next import where that can be done."""
 
     def compile_now(kernel: Kernel) -> Kernel:
         try:
-            return numba.njit(signature, cache=True)(kernel)
+            return cast(Kernel, numba.njit(signature, cache=True)(kernel))
         except (RuntimeError, OSError):  # no folder to write to, or no room in it
-            return numba.njit(signature)(kernel)
+            return cast(Kernel, numba.njit(signature)(kernel))
 
     return compile_now
 

@@ -3,7 +3,7 @@
 What comes out has the rewards of up to n steps, fewer where its episode ended, and bootstraps from where they end.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,17 +14,17 @@ from hotloop.experience import Item
 class Window(NamedTuple):
     """The last n - 1 vector steps (n - 1, N, …), oldest first, each with what has been added up for it so far."""
 
-    items: Item
+    items: Item[jax.Array]
     is_open: jax.Array  # whether its episode still runs
 
 
-def empty(steps: int, item_N: Item) -> Window:
+def empty(steps: int, item_N: Item[jax.Array]) -> Window:
     """A window for `steps` steps; what it gives out before it has been filled is nothing to keep."""
     items = jax.tree.map(lambda leaf: jnp.zeros((steps - 1, *leaf.shape), leaf.dtype), item_N)
     return Window(items, jnp.zeros((steps - 1, *item_N.r_t.shape), bool))
 
 
-def push(window: Window, item_N: Item, done_N: jax.Array) -> tuple[Window, Item]:
+def push(window: Window, item_N: Item[jax.Array], done_N: jax.Array) -> tuple[Window, Item[jax.Array]]:
     """Add a step to all that are still open; returns the window and the oldest, which is now complete."""
     steps = window.is_open.shape[0] + 1
     zeros, ones = jnp.zeros_like(item_N.r_t), jnp.ones_like(item_N.discount_t)
@@ -32,7 +32,7 @@ def push(window: Window, item_N: Item, done_N: jax.Array) -> tuple[Window, Item]
     items = jax.tree.map(lambda old, new: jnp.concatenate([old, new[None]]), window.items, newest)
     is_open = jnp.concatenate([window.is_open, jnp.ones((1, *done_N.shape), bool)])
 
-    def if_open(new_N: Any, old_nN: Any) -> Any:
+    def if_open(new_N: jax.Array, old_nN: jax.Array) -> jax.Array:
         shape = (*is_open.shape, *[1] * (old_nN.ndim - 2))
         return jnp.where(is_open.reshape(shape), new_N, old_nN)
 

@@ -11,10 +11,10 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from hotloop.plain import Figures, Json
 from hotloop.runs.failpoints import reach
 
 FORMAT = 1
@@ -32,7 +32,7 @@ class NewerFormat(CheckpointError):
     """A checkpoint written by a newer hotloop."""
 
 
-def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> Path:
+def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Json]) -> Path:
     """Write a checkpoint at `folder`, replacing one already there; raises OSError with nothing half-visible."""
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
@@ -73,7 +73,7 @@ def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any
     return folder
 
 
-def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def load(folder: Path) -> tuple[dict[str, np.ndarray], Figures]:
     """Read one checkpoint, or raise CheckpointError. Executes nothing; allocates no more than the file's size."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -91,7 +91,7 @@ def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         raise CheckpointError(f"{folder}: {ARRAYS} is not a safetensors file: {error}") from None
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> Figures:
     """Read and check a checkpoint's manifest."""
     path = folder / MANIFEST
     try:
@@ -149,7 +149,7 @@ def digest(arrays: Mapping[str, np.ndarray]) -> str:
     return total.hexdigest()
 
 
-def _fingerprint(path: Path) -> dict[str, Any]:
+def _fingerprint(path: Path) -> dict[str, int | str]:
     if not path.is_file():  # reading a pipe would wait for ever
         raise OSError("it is not a file")
     with path.open("rb") as file:

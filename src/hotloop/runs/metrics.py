@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from hotloop.plain import Figures, Json
 from hotloop.runs.events import EventFile
 
 TAGS = {
@@ -35,12 +36,14 @@ class Metrics:
         self._lines = (folder / "metrics.jsonl").open("a")
         self._events = EventFile(folder, resumed_at)
 
-    def write(self, kind: str, env_steps: int, values: dict[str, Any]) -> None:
+    def write(self, kind: str, env_steps: int, values: Figures) -> None:
         """Write one line; values that are not finite become null."""
-        values = finite(values)
+        values = {name: finite(value) for name, value in values.items()}
         self._lines.write(json.dumps({"kind": kind, "env_steps": env_steps, **values}) + "\n")
         self._lines.flush()
-        scalars = {TAGS[name]: value for name, value in values.items() if name in TAGS and value is not None}
+        scalars = {
+            TAGS[name]: value for name, value in values.items() if name in TAGS and isinstance(value, int | float)
+        }
         self._events.scalars(env_steps, scalars)
         self._events.flush()
 
@@ -50,7 +53,7 @@ class Metrics:
         self._events.close()
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path) -> list[dict[str, Any]]:  # whoever knows what was written knows its types
     """All whole lines of a metrics file."""
     rows = []
     for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
@@ -68,7 +71,7 @@ def _trim(path: Path, last_step: int) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in kept))
 
 
-def finite(value: Any) -> Any:
+def finite(value: Json) -> Json:
     """The same data for JSON that every language reads: a number that is not finite becomes null."""
     if isinstance(value, dict):
         return {name: finite(inner) for name, inner in value.items()}

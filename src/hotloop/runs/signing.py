@@ -9,7 +9,6 @@ import os
 import secrets
 import stat
 from pathlib import Path
-from typing import Any
 
 KEY_BYTES = 32
 
@@ -32,7 +31,7 @@ def sign(run_format: int, made_in: str, spec: bytes) -> str:
     return _digest(_read(path), run_format, made_in, spec)
 
 
-def is_signed(signature: Any, run_format: int, made_in: str, spec: bytes) -> bool:
+def is_signed(signature: object, run_format: int, made_in: str, spec: bytes) -> bool:
     """Whether `signature`, whatever a file holds in its place, is the one that `sign` gives; makes no key."""
     try:
         path = key_file()

@@ -9,14 +9,14 @@ from hotloop.runs.checkpoint import digest
 from hotloop.trees import named_leaves, with_leaves
 
 
-def to_arrays(state: Any) -> dict[str, np.ndarray]:
+def to_arrays(state: object) -> dict[str, np.ndarray]:
     """Name every array of a state by its path, e.g. `learner/params`."""
     return {name: np.asarray(leaf) for name, leaf in named_leaves(state).items()}  # sync
 
 
 def from_arrays(
-    template: Any, arrays: Mapping[str, np.ndarray], put: Callable[[Any], Any] = lambda array: array
-) -> Any:
+    template: object, arrays: Mapping[str, np.ndarray], put: Callable[[np.ndarray], object] = lambda array: array
+) -> Any:  # what `template` describes
     """Rebuild a state shaped like `template`, or raise ValueError naming what does not fit; `put` takes it in."""
     expected = named_leaves(template)
     missing, unknown = sorted(set(expected) - set(arrays)), sorted(set(arrays) - set(expected))

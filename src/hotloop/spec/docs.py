@@ -1,7 +1,5 @@
 """The reference of every spec field as Markdown, written by the spec itself: `make docs`."""
 
-from typing import Any
-
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -17,7 +15,7 @@ def as_markdown() -> str:
         "Made by `make docs` from `src/hotloop/spec/`. All times are environment steps. "
         "Change a field with `--set a.b=c`; `hotloop schema` prints the same as JSON Schema.",
     ]
-    schedules: list[Any] = [Constant, Linear, Exponential, Staircase, Cosine, Periodic]
+    schedules: list[type[BaseModel]] = [Constant, Linear, Exponential, Staircase, Cosine, Periodic]
     _section(Spec, "", parts, schedules)
     parts.append("## Schedules\n\nWherever a *schedule* is asked for, a bare number means `constant`.")
     for model in schedules:
@@ -25,7 +23,7 @@ def as_markdown() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _section(model: type[BaseModel], path: str, parts: list[str], schedules: list[Any]) -> None:
+def _section(model: type[BaseModel], path: str, parts: list[str], schedules: list[type[BaseModel]]) -> None:
     if path:
         kind = _kind(model)
         parts.append(f"## {path}" + (f" (kind: {kind})" if kind else "") + f"\n\n{model.__doc__}")
@@ -36,7 +34,7 @@ def _section(model: type[BaseModel], path: str, parts: list[str], schedules: lis
                 _section(child, f"{path}.{name}".lstrip("."), parts, schedules)
 
 
-def _table(model: type[BaseModel], schedules: list[Any]) -> str:
+def _table(model: type[BaseModel], schedules: list[type[BaseModel]]) -> str:
     rows = ["| field | default | meaning |", "|---|---|---|"]
     for name, field in model.model_fields.items():
         if name == "kind" and _kind(model) and not field.description:
@@ -46,7 +44,7 @@ def _table(model: type[BaseModel], schedules: list[Any]) -> str:
     return "\n".join(rows) if len(rows) > 2 else "No fields."
 
 
-def _default(field: FieldInfo, schedules: list[Any]) -> str:
+def _default(field: FieldInfo, schedules: list[type[BaseModel]]) -> str:
     if field.is_required():
         return "required"
     value = field.default

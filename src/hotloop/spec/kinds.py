@@ -1,6 +1,7 @@
 """A section whose class follows from its `kind`, by the registry: kinds from outside are read as our own are."""
 
-from typing import Any, Literal
+from collections.abc import Hashable
+from typing import Literal
 
 from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
@@ -36,7 +37,7 @@ class ByKind:
             raise ValueError(f"{self.what} '{kind}' is said to be {target}, which is no hotloop.spec.{base.__name__}")
         return found
 
-    def validated(self, value: Any, base: type[Section]) -> Section:
+    def validated(self, value: object, base: type[Section]) -> Section:
         """A section from plain data, or as it is."""
         if not isinstance(value, dict | base):
             raise PydanticKnownError("model_attributes_type")
@@ -56,7 +57,9 @@ class ByKind:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         del schema
-        choices: dict[Any, CoreSchema] = {kind: self.section(kind).__pydantic_core_schema__ for kind in self.records}
+        choices: dict[Hashable, CoreSchema] = {
+            kind: self.section(kind).__pydantic_core_schema__ for kind in self.records
+        }
         return handler(core_schema.tagged_union_schema(choices, "kind"))
 
 
@@ -73,7 +76,7 @@ def kinds_of(section: type[BaseModel]) -> tuple[str, ...]:
     return tuple(getattr(field.annotation, "__args__", ())) if field else ()
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def _models_in(annotation: object) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]

@@ -6,16 +6,21 @@ import re
 import reprlib
 from collections.abc import Mapping
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from hotloop import plugins, registry
 from hotloop.errors import SpecError
 from hotloop.spec.kinds import kinds_of, sections_in
 from hotloop.spec.rules import NOT_ON_POLICY, ONLY_ON_THE_HOST
 from hotloop.spec.spec import MODULE_NAME, SPEC_VERSION, Spec
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+    from yaml import Node, SafeDumper, SafeLoader
 
 OWN_ENV = "own:"
 """Begins the id of an env that was given from Python."""
@@ -27,8 +32,8 @@ def preset_names() -> list[str]:
 
 
 def load_spec(
-    source: "str | Path | Mapping[str, Any] | Spec",
-    overrides: Mapping[str, Any] | None = None,
+    source: "str | Path | Mapping[str, object] | Spec",
+    overrides: Mapping[str, object] | None = None,
     *,
     imports_plugins: bool = False,
 ) -> Spec:
@@ -45,7 +50,7 @@ def load_spec(
     return parse_spec(data)
 
 
-def plugins_in(data: Mapping[str, Any]) -> tuple[str, ...]:
+def plugins_in(data: Mapping[str, object]) -> tuple[str, ...]:
     """The plug-ins that plain data names, before anything else of it is looked at."""
     named = data.get("plugins", ())
     if isinstance(named, list | tuple) and all(isinstance(one, str) and MODULE_NAME.fullmatch(one) for one in named):
@@ -53,7 +58,7 @@ def plugins_in(data: Mapping[str, Any]) -> tuple[str, ...]:
     raise SpecError(f"plugins: got {_short(named)}, expected a list of names of modules, such as [my_module]")
 
 
-def parse_spec(data: Mapping[str, Any]) -> Spec:
+def parse_spec(data: Mapping[str, object]) -> Spec:
     """Validate plain data, turning every complaint into one line: what was seen, expected, and to do."""
     version = data.get("version", SPEC_VERSION)
     if isinstance(version, int) and version > SPEC_VERSION:
@@ -66,7 +71,7 @@ def parse_spec(data: Mapping[str, Any]) -> Spec:
         raise SpecError("; ".join(_explain(e, data) for e in error.errors(include_url=False))) from None
 
 
-def parse_value(text: str) -> Any:
+def parse_value(text: str) -> object:
     """Read the right-hand side of `--set a.b=c` as YAML."""
     try:
         return _parse_yaml(text)
@@ -82,17 +87,17 @@ def to_yaml(spec: Spec) -> str:
     return text
 
 
-def given(spec: Spec) -> dict[str, Any]:
+def given(spec: Spec) -> dict[str, object]:
     """What was given of a spec, without defaults: it is refused for the same fields when it is read again."""
     return spec.model_dump(mode="json", exclude_unset=True)
 
 
-def plain(spec: Spec) -> dict[str, Any]:
+def plain(spec: Spec) -> dict[str, object]:
     """Every field that means something beside the others, as plain data that `parse_spec` takes back."""
     return with_meaning(spec.model_dump(mode="json"))
 
 
-def with_meaning(data: dict[str, Any]) -> dict[str, Any]:
+def with_meaning(data: dict[str, object]) -> dict[str, object]:
     """Leave out what the other choices make meaningless: of a whole spec, it is nobody's mistake that it is there."""
     env = data.get("env")
     env_id = str(env.get("id", "")) if isinstance(env, dict) else ""
@@ -109,23 +114,23 @@ def with_meaning(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _field(data: Any, path: str) -> Any:
+def _field(data: object, path: str) -> object:
     """What lies at a dotted path of plain data; None where there is nothing."""
     for name in path.split("."):
         data = data.get(name) if isinstance(data, dict) else None
     return data
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema() -> dict[str, object]:
     """Return the JSON Schema of a spec, with the description of every field."""
     return Spec.model_json_schema()
 
 
-def _presets() -> Any:
+def _presets() -> Traversable:
     return resources.files("hotloop") / "presets"
 
 
-def _read(source: "str | Path | Mapping[str, Any] | Spec") -> dict[str, Any]:
+def _read(source: "str | Path | Mapping[str, object] | Spec") -> dict[str, object]:
     if isinstance(source, Spec):
         return given(source)
     if isinstance(source, Mapping):
@@ -151,7 +156,7 @@ def _text(source: str | Path) -> tuple[str, str]:
         raise SpecError(f"'{source}' cannot be read: {error}") from None
 
 
-def sections_given(source: "str | Path | Mapping[str, Any] | Spec") -> set[str]:
+def sections_given(source: "str | Path | Mapping[str, object] | Spec") -> set[str]:
     """Sections that a user has written: not those of a preset, by its name or as the base of a file."""
     if isinstance(source, Spec):
         return set(source.model_fields_set)
@@ -160,12 +165,12 @@ def sections_given(source: "str | Path | Mapping[str, Any] | Spec") -> set[str]:
     return set() if source in preset_names() else set(_parsed(*_text(source)))
 
 
-def read_text(text: str, where: str) -> dict[str, Any]:
+def read_text(text: str, where: str) -> dict[str, object]:
     """The plain data of a spec's text, which came from `where`: a YAML file, or a JSON one by its name."""
     return _with_base(_parsed(text, where), where)
 
 
-def _parsed(text: str, where: str) -> dict[str, Any]:
+def _parsed(text: str, where: str) -> dict[str, object]:
     try:
         data = json.loads(text) if where.endswith(".json") else _parse_yaml(text)
     except SpecError as error:
@@ -177,7 +182,7 @@ def _parsed(text: str, where: str) -> dict[str, Any]:
     return data
 
 
-def _with_base(data: dict[str, Any], where: str) -> dict[str, Any]:
+def _with_base(data: dict[str, object], where: str) -> dict[str, object]:
     """A spec may begin with `base: PRESET` and say only what differs from it."""
     if "base" not in data:
         return data
@@ -189,7 +194,7 @@ def _with_base(data: dict[str, Any], where: str) -> dict[str, Any]:
     return _merged(_read(str(name)), data)
 
 
-def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+def _merged(below: dict[str, object], above: dict[str, object]) -> dict[str, object]:
     """Sections are merged field by field, unless they change their kind."""
     merged = {**below, **above}
     for name in below.keys() & above.keys():
@@ -199,7 +204,7 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _set(data: dict[str, Any], path: str, value: Any) -> None:
+def _set(data: dict[str, object], path: str, value: object) -> None:
     *parents, last = path.split(".")
     section = data
     for name in parents:
@@ -210,7 +215,7 @@ def _set(data: dict[str, Any], path: str, value: Any) -> None:
     section[last] = value
 
 
-def _explain(error: Any, data: Mapping[str, Any]) -> str:
+def _explain(error: "ErrorDetails", data: Mapping[str, object]) -> str:
     kind, seen = error["type"], error.get("input")
     path = [str(part) for part in _path_without_tags(error["loc"], data, ends_in_key=kind in _ABOUT_A_KEY)]
     where = ".".join(path)
@@ -234,7 +239,7 @@ def _explain(error: Any, data: Mapping[str, Any]) -> str:
     return f"{where}: got {_short(seen)}; {message[0].lower()}{message[1:]}"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     """A value as a person wants to see it again: a few dozen characters of it."""
     shortener = reprlib.Repr()
     shortener.maxlevel, shortener.maxstring, shortener.maxother = 2, 60, 60
@@ -244,10 +249,10 @@ def _short(value: Any) -> str:
 _ABOUT_A_KEY = ("extra_forbidden", "missing")
 
 
-def _path_without_tags(loc: tuple[str | int, ...], data: Mapping[str, Any], *, ends_in_key: bool) -> list[str | int]:
+def _path_without_tags(loc: tuple[str | int, ...], data: Mapping[str, object], *, ends_in_key: bool) -> list[str | int]:
     """Drop the union tags that pydantic puts into a location (`torso.mlp.hiden` -> `torso.hiden`)."""
     path: list[str | int] = []
-    node: Any = data
+    node: object = data
     for i, part in enumerate(loc):
         is_tag = (isinstance(node, dict) and part not in node and node.get("kind", part) == part) or (
             part == "constant" and not isinstance(node, dict)
@@ -259,10 +264,10 @@ def _path_without_tags(loc: tuple[str | int, ...], data: Mapping[str, Any], *, e
     return path
 
 
-def _fields_at(path: list[str], data: Mapping[str, Any]) -> list[str]:
+def _fields_at(path: list[str], data: Mapping[str, object]) -> list[str]:
     """Names of the fields a section has, following the `kind` given in the data."""
-    model: Any = Spec
-    node: Any = data
+    model: type[BaseModel] = Spec
+    node: object = data
     for part in path:
         node = node.get(part, {}) if isinstance(node, dict) else {}
         options = sections_in(model.model_fields[part]) if part in model.model_fields else []
@@ -274,7 +279,7 @@ def _fields_at(path: list[str], data: Mapping[str, Any]) -> list[str]:
     return list(model.model_fields)
 
 
-def _parse_yaml(text: str) -> Any:
+def _parse_yaml(text: str) -> object:
     import yaml
 
     try:
@@ -294,13 +299,13 @@ _EXPONENT = (
 )
 
 
-def _yaml_loader() -> Any:
+def _yaml_loader() -> "type[SafeLoader]":
     import yaml
 
     class Loader(yaml.SafeLoader):
         """SafeLoader with YAML 1.2's numbers and without aliases, which let a few lines stand for gigabytes."""
 
-        def compose_node(self, parent: Any, index: Any) -> Any:
+        def compose_node(self, parent: "Node | None", index: int) -> "Node | None":
             if self.check_event(yaml.AliasEvent):
                 mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
                 raise yaml.MarkedYAMLError(problem="an alias; write its value out", problem_mark=mark)
@@ -310,7 +315,7 @@ def _yaml_loader() -> Any:
     return Loader
 
 
-def _yaml_dumper() -> Any:
+def _yaml_dumper() -> "type[SafeDumper]":
     import yaml
 
     class Dumper(yaml.SafeDumper):

@@ -1,7 +1,9 @@
 """What does not go together, and why: every refusal of a spec that no single field can see."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
 
 from hotloop import registry
 from hotloop.spec.network import CustomNetwork, IqnHead, Network
@@ -38,7 +40,7 @@ def refusal(spec: "Spec") -> str | None:
 
 def is_set(spec: "Spec", path: str) -> bool:
     """Whether a field was given, rather than left at its default."""
-    section: Any = spec
+    section: BaseModel = spec
     for name in path.split("."):
         if name not in section.model_fields_set:
             return False
@@ -94,7 +96,7 @@ def _targets(spec: "Spec") -> Iterator[Rule]:
 def _is_chosen(spec: "Spec", choice: str) -> bool:
     """Whether a spec has `path value`, or anything but none or false at `path`."""
     path, _, value = choice.partition(" ")
-    found: Any = spec
+    found: object = spec
     for name in path.split("."):
         found = getattr(found, name, None)
     return str(found) == value if value else found not in (None, False)

@@ -1,6 +1,6 @@
 """Schedules: a number that changes with the env step."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -81,7 +81,7 @@ class Periodic(Section):
     """Env steps of one wave."""
 
 
-def _number_is_constant(value: Any) -> Any:
+def _number_is_constant(value: object) -> object:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number:
         return {"kind": "constant", "value": value}

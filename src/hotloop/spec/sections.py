@@ -4,7 +4,7 @@ All times are environment steps (transitions). Nothing is counted in episodes or
 stop rule `stop.episodes`.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ class Env(Section):
     """Name of a device env (`hotloop list`), `gymnax:NAME`, or any Gymnasium id (`module:Id` imports the module)."""
     num_envs: PositiveInt = 16
     """Environments stepped together. Changes speed, not how much is learned per transition."""
-    options: dict[str, Any] = Field(default={})
+    options: dict[str, object] = Field(default={})
     """Passed to the env's constructor."""
     vectorization: Literal["auto", "native", "sync", "threads", "async"] = "auto"
     """How a Gymnasium env is multiplied. native: by its own vector entry point. sync: one after the other. threads: on
@@ -224,7 +224,7 @@ class Evaluation(Section):
     run so far if that is less. Beyond that it is cut: in each env equally many episodes count, those that still run as
     they stand, and `cut` says how many of the wanted ones were not played to their end. Such an evaluation neither ends
     a run as solved nor makes its weights the best."""
-    options: dict[str, Any] = Field(default={})
+    options: dict[str, object] = Field(default={})
     """Changes to `env.options` for evaluations, such as rewards that are not clipped."""
 
 

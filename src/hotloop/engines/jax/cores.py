@@ -13,6 +13,10 @@ from hotloop.engines.jax.modules import Params, add_bias, init_layer
 from hotloop.spec import Core
 
 Carry = Any
+"""An array, or a pair of them: each core knows its own."""
+
+
+Cell = Callable[[Params, Carry, jax.Array], tuple[Carry, jax.Array]]
 
 
 class RecurrentModule(NamedTuple):
@@ -74,9 +78,7 @@ def forget(carry: Carry, where_B: jax.Array) -> Carry:
     return jax.tree.map(lambda leaf: jnp.where(where_B[:, None], 0.0, leaf), carry)
 
 
-def _core(
-    gates: int, size: int, scheme: str, cell: Callable[..., Any], first: Callable[[int], Carry]
-) -> RecurrentModule:
+def _core(gates: int, size: int, scheme: str, cell: Cell, first: Callable[[int], Carry]) -> RecurrentModule:
     """A core of its cell: `cell(params, carry, input_BG)`, with the product of the input already made."""
 
     def init(key: jax.Array, x_BF: jax.Array) -> Params:

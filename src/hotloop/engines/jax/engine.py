@@ -1,7 +1,8 @@
 """Acting and learning with XLA: pure functions of flat vectors, so that a pipeline can put them in its loop."""
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,21 +16,25 @@ from hotloop.engines.jax.heads import HeadOutput
 from hotloop.engines.jax.modules import (
     RUNNING,
     Functions,
+    Given,
+    Inputs,
     Mode,
     Module,
+    Numbers,
+    Params,
     Wanted,
     factors,
     noise_size,
     perturbed,
     sequential,
 )
-from hotloop.engines.jax.optimizers import gradient_transform
-from hotloop.experience import METRICS, Aimed, Item
+from hotloop.engines.jax.optimizers import Moments, gradient_transform
+from hotloop.engines.protocol import Engine, EngineOf, opaque
+from hotloop.experience import METRICS, Aimed, Item, Sequences
 from hotloop.learning import exploration, schedules, targets
+from hotloop.learning.estimates import Estimate
 from hotloop.spec import Boltzmann, CustomNetwork, Head, Network, ScalarHead, Spec
-
-if TYPE_CHECKING:
-    from hotloop.engines.jax.host import JaxOnHost
+from hotloop.trees import Shapes
 
 
 class LearnerState(NamedTuple):
@@ -37,11 +42,11 @@ class LearnerState(NamedTuple):
 
     params: jax.Array
     target: jax.Array
-    optimizer: Any
+    optimizer: Moments
     updates: jax.Array
     skipped: jax.Array
     skipped_in_a_row: jax.Array
-    loss_scale: Any = ()  # of float16: a LossScale
+    loss_scale: "LossScale | tuple[()]" = ()  # of float16
 
 
 class LossScale(NamedTuple):
@@ -51,20 +56,24 @@ class LossScale(NamedTuple):
     held: jax.Array
 
 
+Scale = LossScale | tuple[()]
+Batch = Item[jax.Array] | Aimed[jax.Array] | Sequences[jax.Array]
+"""What one gradient step learns from; sequences are those of a `RecurrentEngine`."""
+A = TypeVar("A")
 PASSES = ("target", "choose", "learn")
 
 
-class Draws(NamedTuple):
+class Draws(NamedTuple, Generic[A]):
     """What chance gives to one update: factors of noisy layers, a row for each of PASSES, and fractions.
 
     These are drawn by a key where they are wanted, or given as arrays: by pass, then by the path within the network.
     """
 
-    key: jax.Array | None
-    noise_PT: jax.Array
-    given: dict[str, Any] | None = None
+    key: A | None
+    noise_PT: A
+    given: Mapping[str, Mapping[str, A] | Wanted] | None = None
 
-    def mode(self, role: str) -> Mode:
+    def mode(self: "Draws[jax.Array]", role: str) -> Mode:  # type: ignore[misc]  # `Draw`s have no mode
         """The mode of one pass."""
         number = PASSES.index(role)
         given = None if self.given is None else self.given[role]
@@ -87,7 +96,7 @@ class JaxEngine:
     """The engine for one spec: holds shapes and choices, never state."""
 
     def __init__(
-        self, spec: Spec, obs: Any, num_actions: int, network: Module | None = None, numbers: Any = jnp.float32
+        self, spec: Spec, obs: Shapes, num_actions: int, network: Module | None = None, numbers: Numbers = jnp.float32
     ) -> None:
         """`obs` is a tree of shapes of one observation; `network` is the user's own, if any.
 
@@ -116,11 +125,12 @@ class JaxEngine:
                 "one Q-value per action"
             )
 
-    def on_host(self) -> "JaxOnHost":
+    def on_host(self) -> Engine:
         """Its functions compiled, for runs whose envs are on the host, and for agents."""
         from hotloop.engines.jax.host import JaxOnHost
 
-        return JaxOnHost(self)
+        compiled: EngineOf[LearnerState, jax.Array] = JaxOnHost(self)
+        return opaque(compiled)
 
     def init(self, key: jax.Array) -> LearnerState:
         """Fresh weights; the target net starts as a copy of them."""
@@ -134,7 +144,7 @@ class JaxEngine:
         """The network of the spec, or the user's own."""
         return _composed(self.spec, self.num_actions) if network is None else _of_the_user(network)
 
-    def _fresh(self, key: jax.Array) -> Any:
+    def _fresh(self, key: jax.Array) -> Params:
         """A network's own tree of first weights."""
         params = self._network.init(key, self._obs_1)
         if self._numbers == jnp.float32:
@@ -146,7 +156,7 @@ class JaxEngine:
         """Whether there is a target net."""
         return self.spec.target.rule != "vanilla" and self.spec.on_policy is None
 
-    def estimate(self, params: Any, obs_B: Any, mode: Mode) -> HeadOutput:
+    def estimate(self, params: Params, obs_B: Inputs, mode: Mode) -> HeadOutput:
         """What the network says under its own parameters (a tree), in the numbers of the weights."""
         params = self.in_precision(params)
         if mode.noise is not None:
@@ -154,7 +164,7 @@ class JaxEngine:
         values, tau = self._network.apply(params, obs_B, mode)
         return HeadOutput(values.astype(self._numbers), tau)
 
-    def in_precision(self, params: Any) -> Any:
+    def in_precision(self, params: Params) -> Params:
         """Parameters in the numbers networks compute in; running averages stay as they are."""
         if self.spec.precision == "float32":
             return params
@@ -162,7 +172,9 @@ class JaxEngine:
             lambda path, leaf: leaf if getattr(path[-1], "key", "") in RUNNING else leaf.astype(self._dtype), params
         )
 
-    def q_values(self, vector: jax.Array, obs_B: Any, key: jax.Array | None = None, given: Any = None) -> jax.Array:
+    def q_values(
+        self, vector: jax.Array, obs_B: Inputs, key: jax.Array | None = None, given: Given = None
+    ) -> jax.Array:
         """Q-values (B, A) of a batch of observations under a flat weight vector.
 
         With a key, or with what `wanted_to_act` asks for as `given`, those of a noisy draw.
@@ -170,26 +182,26 @@ class JaxEngine:
         mode = Mode("act", key, given=given)
         return self._estimates.q(self.estimate(self.layout.unflatten(vector), obs_B, mode).values)
 
-    def greedy(self, params: jax.Array, obs_N: Any, legal_NA: jax.Array | None = None) -> jax.Array:
+    def greedy(self, params: jax.Array, obs_N: Inputs, legal_NA: jax.Array | None = None) -> jax.Array:
         """Best action of each env, int32 (N,)."""
         q_NA = targets.legal_only(self.q_values(params, obs_N), legal_NA, xp=jnp)
         return jnp.argmax(q_NA, axis=-1).astype(jnp.int32)
 
-    def memory(self, count: int) -> Any:
+    def memory(self, count: int) -> Inputs:
         """What each of `count` envs remembers at the start of an episode: nothing, without a core."""
         del count
         return ()
 
     def play(
-        self, params: jax.Array, memory_N: Any, obs_N: Any, legal_NA: jax.Array | None = None
-    ) -> tuple[Any, jax.Array]:
+        self, params: jax.Array, memory_N: Inputs, obs_N: Inputs, legal_NA: jax.Array | None = None
+    ) -> tuple[Inputs, jax.Array]:
         """The memory after an observation, and the best action of each env."""
         return memory_N, self.greedy(params, obs_N, legal_NA)
 
     def act(
         self,
         params: jax.Array,
-        obs_N: Any,
+        obs_N: Inputs,
         explore_N: jax.Array,
         key: jax.Array,
         legal_NA: jax.Array | None = None,
@@ -213,11 +225,11 @@ class JaxEngine:
     def update(
         self,
         state: LearnerState,
-        batches: Any,
+        batches: Batch,
         learning_rate: jax.Array,
         weight_KB: jax.Array | None = None,
         key: jax.Array | None = None,
-        draws_K: Draws | None = None,
+        draws_K: Draws[jax.Array] | None = None,
     ) -> tuple[LearnerState, jax.Array, jax.Array]:
         """K gradient steps on K batches (leading axes K, B); returns TD errors (K, B) and METRICS sums.
 
@@ -234,7 +246,10 @@ class JaxEngine:
         if key is not None and self.is_random:
             draws_K = self.draws(key, count)
 
-        def one(carry: Any, inputs: Any) -> Any:
+        def one(
+            carry: tuple[jax.Array, Moments, Scale],
+            inputs: tuple[Batch, TargetOutputs | None, jax.Array | None, Draws[jax.Array] | None],
+        ) -> tuple[tuple[jax.Array, Moments, Scale], tuple[jax.Array, jax.Array, jax.Array | None]]:
             params, optimizer, scale = carry
             batch, outputs, weight_B, draws = inputs
             if outputs is None:
@@ -258,12 +273,12 @@ class JaxEngine:
         sums = jnp.sum(jnp.where(applied_K[:, None], metrics_KM, 0.0), axis=0)
         return LearnerState(params, state.target, optimizer, updates, skipped, in_a_row, scale), td_KB, sums
 
-    def draws(self, key: jax.Array, count: int) -> Draws:
+    def draws(self, key: jax.Array, count: int) -> Draws[jax.Array]:
         """Draw for so many updates (a leading axis) at once."""
         noise_key, key = jax.random.split(key)
         return Draws(jax.random.split(key, count), factors(noise_key, (count, len(PASSES), self._noise_size)))
 
-    def _draws_of_parts(self, draws: Draws, parts: int) -> Draws:
+    def _draws_of_parts(self, draws: Draws[jax.Array], parts: int) -> Draws[jax.Array]:
         """The draws of each part of a batch (a leading axis): noise is common to all."""
         noise = jnp.broadcast_to(draws.noise_PT, (parts, *draws.noise_PT.shape))
         if draws.key is not None:
@@ -278,18 +293,19 @@ class JaxEngine:
             jax.eval_shape(lambda vector, obs: self.q_values(vector, obs, given=wanted), params, self._obs(num_envs))
         return dict(wanted)
 
-    def wanted_to_learn(self, updates: int, batch_size: int) -> Draws | None:
+    def wanted_to_learn(self, updates: int, batch_size: int) -> Draws[Draw] | None:
         """What so many updates take of chance, as Draws of `Draw`s."""
         if not self.is_random:
             return None
         noise = jnp.zeros((len(PASSES), self._noise_size), self.layout.dtype)
-        asked = Draws(None, noise, {role: Wanted() for role in PASSES})
+        by_pass = {role: Wanted() for role in PASSES}
+        asked: Draws[jax.Array] = Draws(None, noise, by_pass)
         vector = jax.ShapeDtypeStruct((self.layout.size,), self.layout.dtype)
 
         number, obs = jax.ShapeDtypeStruct((batch_size,), self.layout.dtype), self._obs(batch_size)
         batch = Item(obs, jax.ShapeDtypeStruct((batch_size,), jnp.int32), number, number, obs)
 
-        def passes(params: jax.Array, batch: Any) -> Any:
+        def passes(params: jax.Array, batch: Item[jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
             return self.loss(
                 self.layout.unflatten(params), batch, self.target_outputs(params, batch, asked), None, asked
             )
@@ -297,24 +313,26 @@ class JaxEngine:
         jax.eval_shape(passes, vector, batch)
         given = {
             role: {path: Draw(one.kind, (updates, *one.shape)) for path, one in wanted.items()}
-            for role, wanted in (asked.given or {}).items()
+            for role, wanted in by_pass.items()
         }
-        shaped: Any = Draws(None, Draw("factors", (updates, *noise.shape)), given)  # type: ignore[arg-type]
-        return shaped
+        return Draws(None, Draw("factors", (updates, *noise.shape)), given)
 
-    def _obs(self, count: int) -> Any:
+    def _obs(self, count: int) -> Shapes:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), self._obs_1)
 
-    def target_outputs_of_batches(self, target: jax.Array, batches: Any, draws: Draws | None = None) -> TargetOutputs:
+    def target_outputs_of_batches(
+        self, target: jax.Array, batches: Batch, draws: Draws[jax.Array] | None = None
+    ) -> TargetOutputs:
         """What the target net says of K batches (K, B, …), with the same draws for all."""
         lead = batches.a_tm1.shape[:2]
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batches)
         return jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), self.target_outputs(target, flat, draws))
 
-    def target_outputs(self, target: jax.Array, batch: Any, draws: Draws | None = None) -> TargetOutputs:
+    def target_outputs(self, target: jax.Array, batch: Batch, draws: Draws[jax.Array] | None = None) -> TargetOutputs:
         """What the target net says of a batch (B, …)."""
         if not self.has_target:
             return TargetOutputs(None, None)
+        batch = cast(Item[jax.Array], batch)  # for what is aimed already there is no target net
         params, mode = self.layout.unflatten(target), _mode("target", draws)
         values_t = self.estimate(params, batch.s_t, mode).values
         soft, choice_BA, bonus_B = self.spec.target.munchausen, None, None
@@ -331,7 +349,9 @@ class JaxEngine:
         """Whether the target net is asked twice: for the choice of an action, and for its value."""
         return self._head.chooses_apart and self.spec.target.rule == "target"
 
-    def target(self, params: Any, batch: Item, outputs: TargetOutputs, draws: Draws | None = None) -> jax.Array:
+    def target(
+        self, params: Params, batch: Item[jax.Array], outputs: TargetOutputs, draws: Draws[jax.Array] | None = None
+    ) -> jax.Array:
         """What the estimates of a batch are pulled towards, by the target rule."""
         maths, rule, (values_t, bonus_B, choice_BA) = self._estimates, self.spec.target.rule, outputs
         if rule != "target":
@@ -351,14 +371,14 @@ class JaxEngine:
 
     def loss(
         self,
-        params: Any,
-        batch: Any,
+        params: Params,
+        batch: Batch,
         outputs: TargetOutputs,
         weight_B: jax.Array | None = None,
-        draws: Draws | None = None,
+        draws: Draws[jax.Array] | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """Mean loss of one batch under the network's own parameters; beside it TD errors (B,) and the mean Q-value."""
-        maths = self._estimates
+        maths, batch = self._estimates, cast(Item[jax.Array] | Aimed[jax.Array], batch)
         aim = batch.target if isinstance(batch, Aimed) else self.target(params, batch, outputs, draws)
         target = jax.lax.stop_gradient(aim)
         values, tau = self.estimate(params, batch.s_tm1, _mode("learn", draws))
@@ -369,10 +389,10 @@ class JaxEngine:
     def gradient(
         self,
         params: jax.Array,
-        batch: Any,
+        batch: Batch,
         outputs: TargetOutputs,
         weight_B: jax.Array | None = None,
-        draws: Draws | None = None,
+        draws: Draws[jax.Array] | None = None,
         scale: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Flat gradient of one batch's loss; loss, TD errors (B,) and mean Q-value.
@@ -381,11 +401,11 @@ class JaxEngine:
         """
         tree = self.layout.unflatten(params)
 
-        def scaled(tree: Any, *inputs: Any) -> Any:
+        def scaled(tree: Params, *inputs: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
             loss, (td_B, q) = self.loss(tree, *inputs)
             return (loss if scale is None else loss * scale), (loss, td_B, q)
 
-        def of(*inputs: Any) -> Any:
+        def of(*inputs: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
             (_, (loss, td_B, q)), grads = jax.value_and_grad(scaled, has_aux=True)(tree, *inputs)
             return self.layout.flatten(grads), loss, td_B, q
 
@@ -396,7 +416,7 @@ class JaxEngine:
             split = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, *leaf.shape[1:]), (batch, outputs, weight_B))
             draws_of_parts = None if draws is None else self._draws_of_parts(draws, parts)
 
-            def add(total: jax.Array, inputs: Any) -> Any:
+            def add(total: jax.Array, inputs: tuple[Any, ...]) -> tuple[jax.Array, list[jax.Array]]:
                 gradient, *rest = of(*inputs)
                 return total + gradient, rest
 
@@ -408,10 +428,10 @@ class JaxEngine:
         return gradient, loss, td_B, q
 
     def step(
-        self, params: jax.Array, optimizer: Any, gradient: jax.Array, loss: jax.Array, learning_rate: jax.Array
-    ) -> tuple[jax.Array, Any, jax.Array, jax.Array]:
+        self, params: jax.Array, optimizer: Moments, gradient: jax.Array, loss: jax.Array, learning_rate: jax.Array
+    ) -> tuple[jax.Array, Moments, jax.Array, jax.Array]:
         """Clip and follow a gradient, unless it or the loss is not finite; the norm before clipping, and whether."""
-        averages_step: Any = 0.0
+        averages_step: jax.Array | float = 0.0
         if self._is_average is not None:  # running averages take the step they ask for, whatever the optimiser
             averages_step, gradient = (
                 jnp.where(self._is_average, gradient, 0.0),
@@ -459,7 +479,7 @@ class JaxEngine:
         return schedules.value_at(env_steps.astype(jnp.float32), xp=jnp, **self.spec.exploration_schedule.model_dump())
 
 
-def _mode(role: str, draws: Draws | None) -> Mode:
+def _mode(role: str, draws: Draws[jax.Array] | None) -> Mode:
     return Mode(role) if draws is None else draws.mode(role)
 
 
@@ -480,10 +500,11 @@ def _of_the_user(network: Module) -> Functions:
     return Functions(network.init, lambda params, obs_B, mode: HeadOutput(network.apply(params, obs_B)))
 
 
-def _estimates(spec: Spec, head: Head) -> Any:
+def _estimates(spec: Spec, head: Head) -> Estimate:
     """The maths of what the head says."""
     make = registry.imported(head.record.estimates)
-    return make(head, spec.loss, xp=jnp, constant=jax.lax.stop_gradient)
+    estimate: Estimate = make(head, spec.loss, xp=jnp, constant=jax.lax.stop_gradient)
+    return estimate
 
 
 def _sharding(devices: int) -> NamedSharding | None:
@@ -496,7 +517,7 @@ def _sharding(devices: int) -> NamedSharding | None:
     return NamedSharding(Mesh(np.array(found[:devices]), ("batch",)), PartitionSpec(None, "batch"))
 
 
-def _rescaled(scale: Any, finite: jax.Array) -> Any:
+def _rescaled(scale: Scale, finite: jax.Array) -> Scale:
     """Halve the scale of a loss that overflowed; double it when it has held for long."""
     if not scale:
         return scale
@@ -505,6 +526,6 @@ def _rescaled(scale: Any, finite: jax.Array) -> Any:
     return LossScale(factor, jnp.where(finite & ~is_due, scale.held + 1, 0))
 
 
-def _is_only_overflow(scale: Any, finite: jax.Array) -> jax.Array | None:
+def _is_only_overflow(scale: Scale, finite: jax.Array) -> jax.Array | None:
     """Whether a skipped update may only have been scaled too far: no sign of divergence yet."""
     return ~finite & (scale.factor > 1.0) if scale else None

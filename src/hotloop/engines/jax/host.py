@@ -1,20 +1,20 @@
 """The JAX engine for runs on the host: its pure functions compiled, NumPy in and out."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
 
-from hotloop.engines.jax.engine import JaxEngine, LearnerState
+from hotloop.engines.draws import Draw
+from hotloop.engines.jax.engine import Draws, JaxEngine, LearnerState
 from hotloop.engines.jax.modules import Module
 from hotloop.engines.protocol import Counts, Learned, Policy
-from hotloop.experience import Item
+from hotloop.experience import Item, Items
 from hotloop.spec import Network, Spec
-from hotloop.trees import leaves
+from hotloop.trees import Arrays, Form, Shapes, leaves
 
 
-def make_engine(spec: Spec, obs: Any, num_actions: int, network: Module | None = None) -> "JaxOnHost":
+def make_engine(spec: Spec, obs: Shapes, num_actions: int, network: Module | None = None) -> "JaxOnHost":
     """The engine of one spec, with a memory if its network has one; `network` is the user's own, if any."""
     if isinstance(spec.network, Network) and spec.network.core is not None:
         from hotloop.engines.jax.recurrent import RecurrentEngine
@@ -24,7 +24,7 @@ def make_engine(spec: Spec, obs: Any, num_actions: int, network: Module | None =
 
 
 class JaxOnHost:
-    """An `engines.protocol.Engine`."""
+    """An `EngineOf[LearnerState, jax.Array]` of `engines.protocol`."""
 
     def __init__(self, engine: JaxEngine) -> None:
         self.engine, self.num_actions, self.num_weights = engine, engine.num_actions, engine.layout.size
@@ -47,7 +47,13 @@ class JaxOnHost:
         return None
 
     def _update(
-        self, state: LearnerState, items_KB: Item, weight_KB: Any, learning_rate: Any, target_moves: Any, draws: Any
+        self,
+        state: LearnerState,
+        items_KB: Item[jax.Array],
+        weight_KB: jax.Array | None,
+        learning_rate: jax.Array,
+        target_moves: jax.Array,
+        draws: Draws[jax.Array] | None,
     ) -> tuple[LearnerState, jax.Array, jax.Array]:
         """What is compiled: gradient steps, then moves of the target net."""
         state, td_KB, sums = self.engine.update(state, items_KB, learning_rate, weight_KB, draws_K=draws)
@@ -58,27 +64,28 @@ class JaxOnHost:
         state: LearnerState = self._init(jax.random.key(seed))
         return state
 
-    def wanted_to_learn(self, updates: int, batch: int) -> Any:
+    def wanted_to_learn(self, updates: int, batch: int) -> Draws[Draw] | None:
         """Draws that so many updates take; None if nothing is left to chance."""
         return self.engine.wanted_to_learn(updates, batch)
 
-    def wanted_to_act(self, num_envs: int) -> Any:
+    def wanted_to_act(self, num_envs: int) -> dict[str, Draw] | None:
         """Draws that a policy takes to explore; None if nothing is left to chance."""
         return self.engine.wanted_to_act(num_envs) or None
 
-    def put(self, batches: Any) -> Any:
+    def put(self, batches: Form) -> Form:
         """Bring batches to the device; done when it returns."""
-        return jax.block_until_ready(jax.device_put(batches))  # sync
+        there: Form = jax.block_until_ready(jax.device_put(batches))  # sync
+        return there
 
     def learn(
         self,
         state: LearnerState,
-        items_KB: Item,
+        items_KB: Items,
         weight_KB: np.ndarray | None,
         learning_rate: float,
         target_moves: int,
-        draws: Any,
-    ) -> Learned:
+        draws: Arrays,
+    ) -> Learned[LearnerState]:
         """K gradient steps on K batches, then so many moves of the target net; done when it returns."""
         numbers = (np.float32(learning_rate), np.int32(target_moves))
         state, td_KB, sums = jax.block_until_ready(self._learn(state, items_KB, weight_KB, *numbers, draws))  # sync
@@ -96,12 +103,12 @@ class JaxOnHost:
         """Act with a copy of these weights."""
         kept = weights.copy()
 
-        def q(obs_N: Any, draws: Any = None) -> np.ndarray:
+        def q(obs_N: Arrays, draws: Arrays = None) -> np.ndarray:
             return np.asarray(self._q(kept, obs_N) if draws is None else self._drawn_q(kept, obs_N, draws))
 
         return q
 
-    def remember(self, weights: jax.Array, memory_N: Any, obs_N: Any) -> tuple[np.ndarray, Any]:
+    def remember(self, weights: jax.Array, memory_N: Shapes, obs_N: Arrays) -> tuple[np.ndarray, Shapes]:
         """Greedy actions and what is remembered after them; None is the memory at the start of an episode."""
         memory_N = self.engine.memory(leaves(obs_N)[0].shape[0]) if memory_N is None else memory_N
         memory_N, action_N = self._play(weights, memory_N, obs_N)

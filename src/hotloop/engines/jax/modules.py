@@ -3,7 +3,7 @@
 So a user's own flax module drops in as it is, and our own networks, a few dozen lines, need no module library.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -11,8 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from hotloop.engines.draws import Draw
+from hotloop.trees import Tree
 
 Params = Any
+"""A network's own tree of weights: ours are dicts of dicts of arrays, a user's are what their module makes."""
+Inputs = Tree[jax.Array]
+"""What a network, or a part of one, is given: observations, features, what is remembered."""
+Numbers = jax.typing.DTypeLike
 
 
 class Module(Protocol):
@@ -31,6 +36,9 @@ class Wanted(dict[str, Draw]):
     """Notes what a traced pass asks of chance, by path."""
 
 
+Given = Mapping[str, jax.Array] | Wanted | None
+
+
 class Mode(NamedTuple):
     """What a forward pass is for, and where its randomness comes from; without a key there is none."""
 
@@ -39,7 +47,7 @@ class Mode(NamedTuple):
     key: jax.Array | None = None
     noise: jax.Array | None = None
     """What was drawn for all noisy layers, for a batch in common (see `perturbed`)."""
-    given: "dict[str, jax.Array] | Wanted | None" = None
+    given: Given = None
     """In place of a key: what was drawn outside, by the path of the part that wants it."""
     path: str = ""
 
@@ -54,7 +62,7 @@ class Mode(NamedTuple):
             return jax.random.uniform(self.key, shape)
         return self._given(Draw("uniform", shape))
 
-    def factors(self, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    def factors(self, shape: tuple[int, ...], dtype: Numbers) -> jax.Array:
         """Factors of noise for this part."""
         if self.key is not None:
             return factors(self.key, shape, dtype)
@@ -104,14 +112,14 @@ RUNNING = ("running_mean", "running_variance")
 def sequential(**parts: Functions) -> Functions:
     """Feed each part's output to the next; parameters are kept under the parts' names."""
 
-    def init(key: jax.Array, inputs: Any) -> Params:
+    def init(key: jax.Array, inputs: Inputs) -> Params:
         params = {}
         for (name, part), part_key in zip(parts.items(), jax.random.split(key, len(parts)), strict=True):
             params[name] = part.init(part_key, inputs)
             inputs = part.apply(params[name], inputs, ACTING)
         return params
 
-    def apply(params: Params, inputs: Any, mode: Mode = ACTING) -> Any:
+    def apply(params: Params, inputs: Inputs, mode: Mode = ACTING) -> Inputs:
         for number, (name, part) in enumerate(parts.items()):
             inputs = part.apply(params[name], inputs, mode.part(number))
         return inputs
@@ -119,7 +127,7 @@ def sequential(**parts: Functions) -> Functions:
     return Functions(init, apply)
 
 
-def stateless(function: Callable[[Any], Any]) -> Functions:
+def stateless(function: Callable[[Any], jax.Array]) -> Functions:
     """A module without parameters."""
     return Functions(lambda key, inputs: {}, lambda params, inputs, mode: function(inputs))
 
@@ -183,7 +191,7 @@ def dense(layer: Params, x_BI: jax.Array, mode: Mode) -> jax.Array:
     return y_BO if bias is None else y_BO + bias + layer["bias_noise"] * out_BO
 
 
-def factors(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+def factors(key: jax.Array, shape: tuple[int, ...], dtype: Numbers = jnp.float32) -> jax.Array:
     """Factorised noise: sign(x) sqrt|x| of Gaussians, one for each input and output of a layer."""
     drawn = jax.random.normal(key, shape, dtype)
     return jnp.sign(drawn) * jnp.sqrt(jnp.abs(drawn))
@@ -265,7 +273,7 @@ def _scale_and_offset(width: int) -> Params:
     return {"scale": jnp.ones((width,), jnp.float32), "offset": jnp.zeros((width,), jnp.float32)}
 
 
-def _normalized(params: Params, x: jax.Array, mean: jax.Array, variance: jax.Array, like: Any) -> jax.Array:
+def _normalized(params: Params, x: jax.Array, mean: jax.Array, variance: jax.Array, like: Numbers) -> jax.Array:
     factor = jax.lax.rsqrt(variance + EPSILON) * _wide(params["scale"])
     return ((x - mean) * factor + _wide(params["offset"])).astype(like)
 

@@ -1,19 +1,26 @@
 """Optimisers on the flat vector, as optax transformations without the learning rate (it is an input)."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from hotloop.spec import Optimizer
+from hotloop.trees import Tree
+
+if TYPE_CHECKING:
+    import optax
+
+Moments = Tree[jax.Array]
+"""What an optimiser remembers."""
 
 
 class GradientTransform(NamedTuple):
     """`init(params) -> state` and `update(gradient, state, params) -> (step, state)`, as optax has them."""
 
-    init: Callable[[Any], Any]
-    update: Callable[..., tuple[Any, Any]]
+    init: Callable[[jax.Array], Moments]
+    update: Callable[..., tuple[jax.Array, Moments]]
 
 
 def gradient_transform(spec: Optimizer) -> GradientTransform:
@@ -23,7 +30,7 @@ def gradient_transform(spec: Optimizer) -> GradientTransform:
     return GradientTransform(*_from_optax(spec))
 
 
-def _from_optax(spec: Optimizer) -> Any:
+def _from_optax(spec: Optimizer) -> "optax.GradientTransformation":
     import optax  # a tenth of a second, which the usual run does not need
 
     if spec.kind == "adamw":

@@ -5,7 +5,6 @@ import os
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from hotloop.spec import Network, Spec
 
@@ -46,7 +45,7 @@ def dense_products(spec: Spec) -> list[tuple[int, int, int]]:
     return products + [(rows, wide, high) for wide, high in pairwise((*torso[-1:], *head.hidden))]
 
 
-def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, Any]:
+def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, str]:
     """Start JAX for this spec and say what was chosen. Flags the user has set are kept."""
     threads, flags = choose_threads(spec), os.environ.get("XLA_FLAGS", "")
     if spec.sees_images:

@@ -1,7 +1,5 @@
 """From an observation to features."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -10,6 +8,7 @@ from hotloop.engines.jax.modules import (
     ACTIVATIONS,
     NORMALIZATIONS,
     Functions,
+    Inputs,
     Mode,
     Params,
     dense_layers,
@@ -46,7 +45,7 @@ def _dense(spec: Mlp | Cnn | Impala, scheme: str) -> Functions:
     )
 
 
-def _flat_features(obs_B: Any) -> jax.Array:
+def _flat_features(obs_B: Inputs) -> jax.Array:
     leaves = [leaf.reshape(leaf.shape[0], -1).astype(jnp.float32) for leaf in jax.tree.leaves(obs_B)]
     return leaves[0] if len(leaves) == 1 else jnp.concatenate(leaves, axis=-1)
 

@@ -1,13 +1,20 @@
 """What `import hotloop` offers: train, resume, load, profile."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Union
 
-from hotloop import plugins
-from hotloop.envs.naming import env_from_outside, look_for_module_in, look_in_current_folder
+from hotloop import plugins, registry
+from hotloop.envs.naming import (
+    SUPPORTED_MODULES,
+    env_from_outside,
+    look_for_module_in,
+    look_in_current_folder,
+    split_id,
+)
 from hotloop.errors import SpecError
 from hotloop.listeners import Checkpoint, Evaluation, Listener, Log, listeners_of
 from hotloop.progress import Reporter, Silent
@@ -16,9 +23,13 @@ from hotloop.spec import Spec
 from hotloop.spec.reading import OWN_ENV, load_spec, plugins_in, sections_given
 
 if TYPE_CHECKING:
+    import gymnasium as gym
+
     from hotloop.agent import Agent
     from hotloop.assembly import Assembly, Own
     from hotloop.driver import Driver
+    from hotloop.engines.jax.modules import Module
+    from hotloop.envs.device import DeviceEnv
     from hotloop.runs.store import InMemory
 
 
@@ -32,26 +43,43 @@ class _Place(Enum):
 DEFAULT: Final = _Place.DEFAULT
 """Where a run goes that nobody has chosen a folder for; None would be nowhere."""
 Out = str | Path | Literal[_Place.DEFAULT] | None
+Source = str | Path | Mapping[str, object] | Spec
+"""A preset's name, a file, a mapping or a Spec."""
+OwnEnv = Union["gym.Env[Any, Any]", "DeviceEnv", Callable[..., "gym.Env[Any, Any] | DeviceEnv"]]
+"""An env of the user's own, or what makes one."""
+GivenEnv = OwnEnv | str | Mapping[str, object]
+"""One of these, an id, or a section of the spec."""
 
 
 class Kept(NamedTuple):
     """What is left in memory of a run without a folder."""
 
     spec: Spec
-    own: "Own"
     store: "InMemory"
 
 
 class Run:
     """A finished (or stopped) run: its folder, and its figures as attributes (`run.return_mean`).
 
-    Trained with `out=None` it has no folder: `path` is None, and `kept` holds its agents.
+    Trained with `out=None` it has no folder: `path` is None, and `kept` holds its agents. `own` is the network and the
+    env of the user's own that it was trained with: `load` and `resume` take them from here.
     """
 
-    def __init__(self, path: Path | None, result: dict[str, Any], kept: Kept | None = None) -> None:
+    def __init__(
+        self, path: Path | None, result: dict[str, Any], kept: Kept | None = None, own: "Own | None" = None
+    ) -> None:
         self.path = path
         self.result = result
         self.kept = kept
+        self.own = own
+
+    def __getstate__(self) -> dict[str, object]:
+        """What goes to another process: not what a user brought along, which need not be able to."""
+        return {**self.__dict__, "own": None}
+
+    def __copy__(self) -> "Run":
+        """Stays in this process."""
+        return Run(self.path, self.result, self.kept, self.own)
 
     @property
     def agent(self) -> "Agent":
@@ -72,18 +100,18 @@ class Run:
 
 
 def train(
-    spec: str | Path | Mapping[str, Any] | Spec,
+    spec: Source,
     *,
     out: Out = DEFAULT,
-    network: Any = None,
-    env: Any = None,
-    device_env: Any = None,
+    network: "Module | Mapping[str, object] | None" = None,
+    env: GivenEnv | None = None,
+    device_env: GivenEnv | None = None,
     on_log: Callable[[Log], object] | None = None,
     on_evaluation: Callable[[Evaluation], object] | None = None,
     on_checkpoint: Callable[[Checkpoint], object] | None = None,
     listeners: Sequence[Listener] = (),
     reporter: Reporter | None = None,
-    **overrides: Any,
+    **overrides: object,
 ) -> Run:
     """Train from a preset's name, a file, a mapping or a Spec.
 
@@ -101,22 +129,24 @@ def train(
     `hotloop.STOP`; an exception in one of them ends the run, saved, and is raised here. `listeners` are objects that
     hear all of it (`hotloop.Listener`). None of them changes what is computed.
     """
+    _refuse_misspelt(overrides, train)
     heard = listeners_of(listeners, on_log, on_evaluation, on_checkpoint)
     with _new_run(spec, out, network, _one_of(env, device_env), reporter, overrides, heard) as driver:
         return _ended(driver, driver.train())
 
 
 def profile(
-    spec: str | Path | Mapping[str, Any] | Spec,
+    spec: Source,
     *,
     out: Out = DEFAULT,
-    network: Any = None,
-    env: Any = None,
-    device_env: Any = None,
+    network: "Module | Mapping[str, object] | None" = None,
+    env: GivenEnv | None = None,
+    device_env: GivenEnv | None = None,
     reporter: Reporter | None = None,
-    **overrides: Any,
+    **overrides: object,
 ) -> Run:
     """Train as `train` does, to the same bits, then say where the time went: `run.profile`, profile.json and .png."""
+    _refuse_misspelt(overrides, profile)
     if out is None:
         raise SpecError("a profile is read from the metrics in the run's folder and written there; give out=FOLDER")
     with _new_run(spec, out, network, _one_of(env, device_env), reporter, overrides) as driver:
@@ -167,7 +197,7 @@ def profile_refusal(spec: Spec, *, on_host: bool) -> str | None:
     return None
 
 
-def profile_env(env_id: str, /, **options: Any) -> dict[str, Any]:
+def profile_env(env_id: str, /, **options: object) -> dict[str, Any]:
     """Say which Python functions of a Gymnasium env take the time of its steps."""
     from hotloop.profiling.functions import profile_env
 
@@ -178,9 +208,9 @@ def resume(
     run: str | Path | Run,
     *,
     steps: int | None = None,
-    network: Any = None,
-    env: Any = None,
-    device_env: Any = None,
+    network: "Module | Mapping[str, object] | None" = None,
+    env: GivenEnv | None = None,
+    device_env: GivenEnv | None = None,
     trust: bool = False,
     on_log: Callable[[Log], object] | None = None,
     on_evaluation: Callable[[Evaluation], object] | None = None,
@@ -193,19 +223,22 @@ def resume(
     A run that has reached its goal goes on then, until an evaluation from there on reaches it again; one that a
     callback stopped goes on to its end. Callbacks and listeners are those of `train`, to be given again.
 
-    `env` is the env of your own that it was trained on, if it was. `trust` lets a run that you did not make name
+    `env` is the env of your own that it was trained on, and `network` the network, if it was; a Run of this process has
+    them. `trust` lets a run that you did not make name
     modules, which are imported: see `load`.
     """
     heard, own_env = listeners_of(listeners, on_log, on_evaluation, on_checkpoint), _one_of(env, device_env)
     if isinstance(own_env, str | Mapping):
         raise SpecError("a run is resumed on the env it was trained on; env= is for one of your own")
-    folder = _open(run)
+    folder, own = _open(run), _own_of(run, network, own_env, {})
     folder.require_resumable()
-    spec = _spec_of(folder, {"stop.steps": steps} if steps is not None else {}, trust, own_env)
+    spec = _spec_of(folder, {"stop.steps": steps} if steps is not None else {}, trust, own.env)
     folder.require_writable()
     reporter = reporter or Silent()
     checkpoint = folder.newest_checkpoint(reporter.warn)
-    with _assembled(spec, network, own_env, reporter) as assembly:
+    if steps is not None and (refusal := _nothing_left(folder, checkpoint[1].get("env_steps"), steps)):
+        raise SpecError(refusal)
+    with _assembled(spec, own, reporter) as assembly:
         from hotloop.driver import Driver
         from hotloop.runs.store import InFolder
 
@@ -213,16 +246,26 @@ def resume(
         return _ended(driver, driver.resume(*checkpoint, moves_end=steps is not None))
 
 
+def _nothing_left(folder: RunFolder, done: object, steps: int) -> str | None:
+    """Why a run is not resumed up to `steps`: it is past them."""
+    if not isinstance(done, int) or done <= steps:
+        return None
+    return (
+        f"{folder.path} has done {done:,} env steps, so nothing is left to do up to {steps:,}; "
+        f"go on with --steps N, N above {done:,}"
+    )
+
+
 def load(
     run: str | Path | Run,
     *,
     which: str | None = None,
-    network: Any = None,
-    env: Any = None,
-    device_env: Any = None,
+    network: "Module | Mapping[str, object] | None" = None,
+    env: GivenEnv | None = None,
+    device_env: GivenEnv | None = None,
     reporter: Reporter | None = None,
     trust: bool = False,
-    **overrides: Any,
+    **overrides: object,
 ) -> "Agent":
     """Load the trained agent of a run: its `best` evaluated weights, the `last`, or the last of `seed-3`.
 
@@ -233,32 +276,29 @@ def load(
     A run that you did not make here may only name envs of packages that hotloop supports; with `trust` it may name any
     module, which is imported and so can do whatever it likes.
     """
+    _refuse_misspelt(overrides, load)
     own_env, overrides = _apart(_one_of(env, device_env), overrides)
     return load_with(run, overrides, which=which, network=network, env=own_env, reporter=reporter, trust=trust)
 
 
 def load_with(
     run: str | Path | Run,
-    overrides: Mapping[str, Any],
+    overrides: Mapping[str, object],
     *,
     which: str | None = None,
-    network: Any = None,
-    env: Any = None,
+    network: "Module | Mapping[str, object] | None" = None,
+    env: OwnEnv | None = None,
     reporter: Reporter | None = None,
     trust: bool = False,
 ) -> "Agent":
     """As `load`, with overrides that may have any name; `env` is one of the user's own."""
-    from hotloop.assembly import Own
-
     source: RunFolder | InMemory
+    own = _own_of(run, network, env, overrides)
     if isinstance(run, Run) and run.kept is not None:
-        kept = run.kept
-        source, where, spec = kept.store, "this run", load_spec(kept.spec, overrides)
-        own = Own(kept.own.network if network is None else network, kept.own.env if env is None else env)
+        source, where, spec = run.kept.store, "this run", load_spec(run.kept.spec, overrides)
     else:
         source = folder = _open(run)
-        where, own = str(folder.path), Own(network, env)
-        spec = _spec_of(folder, overrides, trust, env)
+        where, spec = str(folder.path), _spec_of(folder, overrides, trust, own.env)
     if which is None:
         which = "best" if source.has_weights("best") else "last"
         if which == "last" and source.has_weights("last"):
@@ -276,12 +316,12 @@ def load_with(
 
 @contextmanager
 def _new_run(
-    spec: Any,
+    spec: Source,
     out: Out,
-    network: Any,
-    env: Any,
+    network: "Module | Mapping[str, object] | None",
+    env: GivenEnv | None,
     reporter: Reporter | None,
-    overrides: dict[str, Any],
+    overrides: dict[str, object],
     listeners: Sequence[Listener] = (),
 ) -> "Iterator[Driver]":
     own_env, overrides = _apart(env, overrides)
@@ -292,7 +332,9 @@ def _new_run(
     folder = None if out is None else RunFolder.choose(parsed, None if out is DEFAULT else Path(out))
     reporter = reporter or Silent()
     given = {*sections_given(spec), *(path.partition(".")[0] for path in overrides)}
-    with _assembled(parsed, network, own_env, reporter, "exploration" in given) as assembly:
+    from hotloop.assembly import Own
+
+    with _assembled(parsed, Own(network, own_env, "exploration" in given), reporter) as assembly:
         from hotloop.driver import Driver
         from hotloop.runs.store import InFolder, InMemory
 
@@ -304,38 +346,70 @@ def _ended(driver: "Driver", result: dict[str, Any]) -> Run:
     from hotloop.runs.store import InMemory
 
     store, assembly = driver.store, driver.assembly
-    kept = Kept(assembly.spec, assembly.own, store) if isinstance(store, InMemory) else None
-    return Run(store.path, result, kept)
+    kept = Kept(assembly.spec, store) if isinstance(store, InMemory) else None
+    return Run(store.path, result, kept, assembly.own)
 
 
-def _one_of(env: Any, device_env: Any) -> Any:
+def _own_of(
+    run: str | Path | Run,
+    network: "Module | Mapping[str, object] | None",
+    env: OwnEnv | None,
+    overrides: Mapping[str, object],
+) -> "Own":
+    """What of the user's own an agent is made with: what is given, else what its run was trained with in this process.
+
+    A network or an env that an override names stands in for it.
+    """
+    from hotloop.assembly import Own
+
+    own = run.own if isinstance(run, Run) and run.own is not None else Own()
+    is_named = "network" in overrides or "network.kind" in overrides
+    network = own.network if network is None and not is_named else network
+    return Own(network, own.env if env is None and not _names_env(overrides) else env, explores_as_given=True)
+
+
+def _names_env(overrides: Mapping[str, object]) -> bool:
+    section = overrides.get("env")
+    return "env.id" in overrides or (isinstance(section, Mapping) and "id" in section)
+
+
+def _refuse_misspelt(overrides: Mapping[str, object], function: Callable[..., object]) -> None:
+    """Refuse an override that is neither a field of a spec nor near one, but near an argument of the function."""
+    arguments = [name for name in inspect.signature(function).parameters if name != "overrides"]
+    for name in overrides:
+        if "." not in name and name not in Spec.model_fields:
+            hint = registry.nearest(name, [*Spec.model_fields, *arguments])
+            if any(f"'{argument}'" in hint for argument in arguments):
+                raise SpecError(f"{name}: hotloop.{function.__name__} has no such argument; {hint}")
+
+
+def _one_of(env: GivenEnv | None, device_env: GivenEnv | None) -> GivenEnv | None:
     """Both are names for the same."""
     if env is not None and device_env is not None:
         raise SpecError("env and device_env are both given; device_env is another name for an env that is a device env")
     return device_env if env is None else env
 
 
-def _apart(env: Any, overrides: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _apart(env: GivenEnv | None, overrides: dict[str, object]) -> tuple[OwnEnv | None, dict[str, object]]:
     """An env of the user's own, if it is one; a section or an id is a part of the spec instead."""
     if isinstance(env, Mapping):
         return None, {**overrides, "env": env}
     return (None, {**overrides, "env.id": env}) if isinstance(env, str) else (env, overrides)
 
 
-def _assembled(spec: Spec, network: Any, env: Any, reporter: Reporter, explores_as_given: bool = True) -> "Assembly":
+def _assembled(spec: Spec, own: "Own", reporter: Reporter) -> "Assembly":
     """Env, engine and pipeline, to be closed after use."""
-    from hotloop.assembly import Assembly, Own
+    from hotloop.assembly import Assembly
 
     with reporter.busy("starting XLA"):
-        return Assembly(spec, Own(network, env, explores_as_given))
+        return Assembly(spec, own)
 
 
-def _spec_of(folder: RunFolder, overrides: Mapping[str, Any], trust: bool, own_env: Any) -> Spec:
+def _spec_of(folder: RunFolder, overrides: Mapping[str, object], trust: bool, own_env: OwnEnv | None) -> Spec:
     """The spec of a run with overrides on top; refuses one from elsewhere that would have a module imported."""
     _import_plugins(folder, overrides, trust)
     made = folder.read_spec()
-    spec, section = load_spec(made, overrides), overrides.get("env")
-    is_our_choice = "env.id" in overrides or (isinstance(section, Mapping) and "id" in section)
+    spec, is_our_choice = load_spec(made, overrides), _names_env(overrides)
     if own_env is not None or spec.env.id.startswith(OWN_ENV):
         return spec
     doubt = folder.doubt()
@@ -347,30 +421,53 @@ def _spec_of(folder: RunFolder, overrides: Mapping[str, Any], trust: bool, own_e
         )
     if doubt is None and not is_our_choice:
         look_for_module_in(folder.made_in, spec.env.id)
+    module = "" if registry.is_device_env(spec.env.id) else split_id(spec.env.id)[0]
     if trust or is_our_choice:
         look_in_current_folder(spec.env.id)
     elif is_refused and (named := env_from_outside(spec)):
-        raise _would_run(folder, named, doubt)
+        raise _would_run(folder, named, module, doubt)
+    elif not is_refused and module not in ("", *SUPPORTED_MODULES):
+        _require_found(folder, module)
     return spec
 
 
-def _import_plugins(folder: RunFolder, overrides: Mapping[str, Any], trust: bool) -> None:
+def _import_plugins(folder: RunFolder, overrides: Mapping[str, object], trust: bool) -> None:
     """Import the plug-ins of a run before its spec is read; refuses one from elsewhere that names any."""
     if "plugins" in overrides:  # the user's own word
         plugins.import_named(plugins_in(overrides), plugins.current_folder())
         return
     named, doubt = folder.plugins(), folder.doubt()
     if doubt is not None and not trust and (module := plugins.from_outside(named)):
-        raise _would_run(folder, f"the module {module[:80]!r}", doubt)
+        raise _would_run(folder, f"the module {module[:80]!r}", module, doubt)
+    if not trust:
+        for module in named:
+            _require_found(folder, module)
     folders = [folder.made_in] if doubt is None else []
     plugins.import_named(named, *folders, *([plugins.current_folder()] if trust else []))
 
 
-def _would_run(folder: RunFolder, named: str, doubt: str | None) -> SpecError:
+def _would_run(folder: RunFolder, named: str, module: str, doubt: str | None) -> SpecError:
+    place = plugins.place_of(module, plugins.current_folder()) if module else None
+    where, first = (f" (imported from {place})" if place else ""), ""
+    if module and place is None:
+        where = " (it is neither installed nor in the current folder)"
+        first = "go to the folder that holds it and "
     return SpecError(
-        f"{folder.path} names {named}, which would run as code, and nothing shows that you made this run: {doubt}. "
-        "If you trust whoever made it, add --trust (from Python: trust=True)"
+        f"{folder.path} names {named}, which would run as code{where}, and nothing shows that you made this run: "
+        f"{doubt}. If you trust whoever made it, {first}add --trust (from Python: trust=True)"
     )
+
+
+def _require_found(folder: RunFolder, module: str) -> None:
+    """Refuse a run of the user's own whose module is no more where the run says; it is not looked for elsewhere."""
+    if plugins.place_of(module, folder.made_in):
+        return
+    was = (
+        f"was in {folder.made_in} when the run was made and is not there now" if folder.made_in else "is not installed"
+    )
+    here = plugins.place_of(module, plugins.current_folder())
+    then = f"add --trust to import {here}" if here else "go to the folder that holds it and add --trust"
+    raise SpecError(f"{folder.path} names the module {module[:80]!r}, which {was}; {then} (from Python: trust=True)")
 
 
 def _open(run: str | Path | Run) -> RunFolder:

@@ -126,7 +126,7 @@ class Player:
         try:
             self.engine: Engine = make(self.spec, obs, num_actions, own.network)
         except ValueError as error:
-            raise SpecError(f"network: {error}") from None
+            raise SpecError(f"network: {error}") from error.__cause__  # of a plug-in: what it raised itself
 
     def _with_own_env(self, spec: Spec, own: Own) -> Spec:
         """The spec with the user's own env named in it, if there is one."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from hotloop.errors import HotloopError, SpecError
+from hotloop.interrupts import INTERRUPTED, EndsTheCommand
 
 app = typer.Typer(
     name="hotloop",
@@ -247,12 +248,17 @@ def bench(
 
 
 def main() -> None:
-    """Run a command; bad input is one line on stderr and exit code 2."""
-    try:
-        app()
-    except HotloopError as error:
-        print(f"hotloop: {_one_line(error)}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    """Run a command; bad input is one line on stderr and exit code 2, Ctrl-C before or after a run one line and 130."""
+    with EndsTheCommand() as interrupts:
+        try:
+            app()
+        except HotloopError as error:
+            print(f"hotloop: {_one_line(error)}", file=sys.stderr)
+            sys.exit(error.exit_code)
+        except SystemExit as ended:
+            if ended.code == INTERRUPTED:  # as typer has it for KeyboardInterrupt
+                print(interrupts.LINE, file=sys.stderr)
+            raise
 
 
 def _read_spec(spec: str | None, assignments: list[str] | None, short: dict[str, Any]) -> Any:

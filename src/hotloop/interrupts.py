@@ -1,12 +1,17 @@
-"""Ctrl-C: the first signal asks for an orderly end, the second one is immediate."""
+"""Ctrl-C: during a run the first signal asks for an orderly end and the second one is immediate; else it ends all."""
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Self
 
 Handler = Callable[[int, FrameType | None], object] | int | None
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit code of what Ctrl-C has ended, as shells have it."""
 
 
 class Interrupted(Exception):
@@ -39,3 +44,54 @@ class Interrupts:
         self.seen = f"stopped by {signal.Signals(number).name}"
         for other in self._before:
             signal.signal(other, signal.SIG_DFL)
+
+
+class EndsTheCommand:
+    """While no run is going on, SIGINT ends the whole command with one line and exit code 130.
+
+    As a rule by KeyboardInterrupt, so that what is open is closed. Where that is raised while a module is imported, the
+    module may swallow it or crash, and raised in a callback of C (JAX has one in the garbage collector) Python only
+    prints it: there the process ends at once. So it does where the exception has ended nothing after two seconds.
+    """
+
+    LINE = "hotloop: stopped by SIGINT; there was nothing to save"
+    SECONDS = 2.0
+    _late: threading.Timer | None = None
+
+    def __enter__(self) -> Self:
+        self._is_ours = threading.current_thread() is threading.main_thread()
+        self._is_ours &= signal.getsignal(signal.SIGINT) is signal.default_int_handler  # a shell may have it ignored
+        if self._is_ours:
+            signal.signal(signal.SIGINT, self._end)
+            self._hook, sys.unraisablehook = sys.unraisablehook, self._raised_in_vain
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.unraisablehook = self._hook
+        if self._late is not None:
+            self._late.cancel()
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code.co_filename.startswith("<frozen importlib"):
+                self._end_at_once()
+            frame = frame.f_back
+        if self._late is None:
+            self._late = threading.Timer(self.SECONDS, self._end_at_once)
+            self._late.daemon = True
+            self._late.start()
+        raise KeyboardInterrupt
+
+    def _raised_in_vain(self, said: "sys.UnraisableHookArgs", /) -> None:
+        if issubclass(said.exc_type, KeyboardInterrupt):
+            self._end_at_once()
+        self._hook(said)
+
+    def _end_at_once(self) -> None:
+        for child in getattr(sys.modules.get("multiprocessing"), "active_children", list)():
+            child.terminate()
+        cursor = "\x1b[?25h" if os.isatty(2) else ""  # which a progress bar has hidden
+        os.write(2, f"{cursor}{self.LINE}\n".encode())
+        os._exit(INTERRUPTED)

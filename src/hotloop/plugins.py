@@ -80,6 +80,18 @@ def look_for(module: str, folder: str) -> None:
             sys.path.append(folder)
 
 
+def place_of(module: str, *folders: str) -> str | None:
+    """Where a module, or the package it is of, would be imported from, or was: the path, else these folders."""
+    package = module.partition(".")[0]
+    if package in sys.modules:
+        return getattr(sys.modules[package], "__file__", None) or package
+    with contextlib.suppress(OSError, ValueError, ImportError):  # a folder that was removed; no name of a module
+        found = find_spec(package) or PathFinder.find_spec(package, list(filter(None, folders)))
+        if found is not None:
+            return found.origin or next(iter(found.submodule_search_locations or ()), None)
+    return None
+
+
 def current_folder() -> str:
     """The current folder; "" if it was removed."""
     try:

@@ -206,7 +206,7 @@ def is_device_env(env_id: str) -> bool:
 
 def nearest(name: str, known: list[str], otherwise: str = "") -> str:
     """The tail of an error about a name: the nearest known one, else `otherwise` or all that are known."""
-    match = get_close_matches(name, known, n=1, cutoff=0.5)
+    match = get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean '{match[0]}'?" if match else otherwise or f"known: {', '.join(sorted(known))}"
 
 

@@ -230,6 +230,15 @@ def test_a_run_without_checkpoints_is_refused(refused, finished):
     assert "no whole checkpoint" in refused("resume", "run")
 
 
+def test_a_resume_up_to_what_is_done_already_is_refused(refused, finished):
+    before = contents(finished)
+    line = refused("resume", "run", "--steps", "900")
+    assert line.endswith(
+        "run has done 1,000 env steps, so nothing is left to do up to 900; go on with --steps N, N above 1,000"
+    )
+    assert contents(finished) == before
+
+
 @pytest.mark.parametrize("which", ["worst", "../run/best", "checkpoints", "."])
 def test_weights_other_than_best_and_last_are_refused(refused, finished, which):
     line = refused("eval", "run", "--which", which)

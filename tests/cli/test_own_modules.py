@@ -53,6 +53,17 @@ def test_it_is_found_for_training_and_again_by_the_run_of_ones_own(hotloop, here
     assert ran.json["env_steps"] == 100
     assert hotloop("eval", "run", "--episodes", "2", "--json").json["length_mean"] == 8
     assert hotloop("resume", "run", "--steps", "150", "--json").json["env_steps"] >= 150
+    moved = here.parent / f"{here.name}-moved"
+    here.rename(moved)
+    (moved / "empty").mkdir()
+    for folder, remedy in (
+        (moved, f"add --trust to import {moved / 'mine.py'}"),
+        (moved / "empty", "go to the folder"),
+    ):
+        refusal = finish(start("eval", moved / "run", cwd=folder, env={"PYTHONSAFEPATH": "1"})).refusal
+        assert f"names the module 'mine', which was in {here} when the run was made and is not there now" in refusal
+        assert remedy in refusal
+    moved.rename(here)
 
 
 @pytest.mark.heavy

@@ -1,12 +1,14 @@
 """Heads, torsos and device envs from outside of the package: the example's, by each of the ways to register them."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Literal
 
+import gymnasium as gym
 import jax
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from hotloop_process import checkpoints, finish, start
 
 import hotloop
 from hotloop import plugins, registry
-from hotloop.assembly import Own, _with_own_network
+from hotloop.assembly import Own, Player, _with_own_network
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.engines.jax.setup import dense_products
 from hotloop.engines.policies import _is_plain
@@ -237,6 +239,51 @@ def test_traits_are_those_of_the_record_and_not_of_a_class_it_is_derived_from():
     assert dense_products(parse_spec({"network": {"torso": NETWORK["torso"]}})) == []
     with pytest.raises(ValueError, match="Retina is not built for engine jax"):
         JaxEngine(spec, jax.ShapeDtypeStruct((3,), np.float32), 4)
+
+
+class Parts(gym.Env):
+    """Sees a dict."""
+
+    observation_space = gym.spaces.Dict(place=gym.spaces.Box(-1, 1, (2,)), fuel=gym.spaces.Discrete(3))
+    action_space = gym.spaces.Discrete(2)
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_torso_from_outside_that_cannot_take_the_observation_is_said_in_a_line_with_what_it_saw():
+    with pytest.raises(SpecError) as caught:
+        Player(load_spec({"network": {"torso": NETWORK["torso"]}}), Own(env=Parts))
+    assert str(caught.value) == (
+        "network: torso 'fourier' of own_kinds_jax:fourier failed on an observation of shape {fuel: uint8(3,), place: "
+        "float32(2,)}: AttributeError: 'dict' object has no attribute 'reshape'; have it take such an observation, "
+        "choose a part (env.observe, of a Gymnasium env), or use torso mlp, which takes any"
+    )
+    assert isinstance(caught.value.__cause__, AttributeError), "for whoever wrote it"
+
+
+def fails(*args):
+    raise KeyError("no such thing\nat all")
+
+
+def gives_nothing(*args):
+    return None
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(
+    ("builder", "said", "cause"),
+    [
+        ("fails", "cannot be built by {}: KeyError: 'no such thing", KeyError),
+        ("gives_nothing", ": {} returned NoneType, expected Functions", type(None)),
+        ("missing", "cannot be built by {}: AttributeError: module", AttributeError),
+    ],
+)
+def test_a_builder_from_outside_that_fails_is_named_with_what_it_raised(builder, said, cause):
+    target = f"{__name__}:{builder}"
+    hotloop.register_head("derived", hotloop.HeadRecord(f"{__name__}:Derived", {"jax": target}, "", "another head"))
+    with pytest.raises(SpecError, match=re.escape(said.format(target))) as caught:
+        Player(parse_spec({"network": {"head": {"kind": "derived"}}}))
+    assert str(caught.value).startswith("network: head 'derived'")
+    assert isinstance(caught.value.__cause__, cause)
 
 
 @pytest.mark.usefixtures("registered")

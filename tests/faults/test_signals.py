@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -10,7 +12,10 @@ from hotloop_process import DAYS, TINY, checkpoints, finish, manifest, start, wa
 
 import hotloop as package
 from hotloop.envs.host import make_vector_env
+from hotloop.interrupts import EndsTheCommand
 from hotloop.progress import Silent
+
+LINE = EndsTheCommand.LINE
 
 ENDLESS = (
     *("train", "tiny.yaml", "--out", "run", "--steps", str(DAYS)),
@@ -98,7 +103,41 @@ DeviceSession.compile = compile
     ran = finish(process, timeout=10)
     assert ran.code == 130, ran.err
     assert "Traceback" not in ran.err
+    assert ran.err.splitlines()[-1] == LINE
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "gc.callbacks.append(interrupt); gc.collect()",  # as one of JAX does: what it raises is printed, and lost
+        "import swallows",
+        "swallow()",
+        "interrupt()",
+    ],
+)
+def test_ctrl_c_outside_of_a_run_ends_the_command_wherever_it_comes(tmp_path, where):
+    (tmp_path / "swallows.py").write_text("import __main__\n__main__.swallow()")
+    code = f"""
+import gc, signal, time
+from hotloop import cli
+def interrupt(*_):
+    signal.raise_signal(signal.SIGINT)
+def swallow():
+    try:
+        interrupt()
+    except BaseException:
+        {"time.sleep(30)" if where == "swallow()" else "pass"}
+@cli.app.command()
+def wait():
+    {where}
+    print("went on")
+cli.main()
+"""
+    started = [sys.executable, "-c", code, "wait"]
+    default = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    ran = subprocess.run(started, cwd=tmp_path, capture_output=True, text=True, timeout=60, **default)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", f"{LINE}\n")
 
 
 class _Interrupting(Silent):

@@ -223,6 +223,25 @@ def test_the_check_of_an_env_looks_at_the_chosen_parts():
     assert any(text.endswith("(seen: image, direction)") for _, text in report.findings)
 
 
+class Careless(Mission):
+    """What it says of two of its parts is wrong, and one of them is another each time."""
+
+    observation_space = spaces.Dict({**Mission.observation_space.spaces, "clock": spaces.Box(0, 1, (2,))})
+
+    def _see(self):
+        clock = np.array([np.nan, np.random.default_rng().random()], np.float32)
+        return {**super()._see(), "mission": None, "clock": clock}
+
+
+def test_the_check_of_an_env_does_not_judge_what_is_left_out():
+    if "Careless-v0" not in gym.registry:
+        gym.register("Careless-v0", entry_point=Careless)
+    report = check_env("Careless-v0", {}, KEYS)
+    assert report.is_sound, report
+    assert ("ok", "the same seed and actions give the same episode") in report.findings
+    assert any("NaN" in text for _, text in check_env("Careless-v0", {}, (*KEYS, "clock")).findings)
+
+
 @pytest.mark.heavy
 def test_the_command_that_checks_an_env_takes_it_too(hotloop, tmp_path):
     (tmp_path / "mission.py").write_text(Path(__file__).read_text())

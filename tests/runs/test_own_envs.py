@@ -101,8 +101,10 @@ def test_a_factory_that_can_be_pickled_makes_envs_in_processes(tmp_path):
 
 def test_a_factory_gets_the_options(tmp_path):
     run = hotloop.train(SPEC, out=tmp_path / "run", env=Maze, **{"env.options.length": 5})
-    assert hotloop.load(run, env=Maze).evaluate(episodes=2)["length_mean"] == 5
-    assert hotloop.load(run, env=Maze, **{"env.options.length": 3}).evaluate(episodes=2)["length_mean"] == 3
+    for agent in (hotloop.load(run.path, env=Maze), run.agent, copy.copy(run).agent):
+        assert agent.evaluate(episodes=2)["length_mean"] == 5
+    assert hotloop.load(run, **{"env.options.length": 3}).evaluate(episodes=2)["length_mean"] == 3
+    assert run.__getstate__() == {**vars(run), "own": None}, "what a user brought along stays in its process"
 
 
 def test_a_run_on_it_resumes_when_the_env_is_given_again(tmp_path):
@@ -110,9 +112,9 @@ def test_a_run_on_it_resumes_when_the_env_is_given_again(tmp_path):
     run = hotloop.train(SPEC, out=tmp_path / "run", env=Maze, **{"stop.steps": 60})
     for call in (hotloop.resume, hotloop.load):
         with pytest.raises(SpecError, match=r"env of your own \(Maze\); pass it again from Python: .*env="):
-            call(run)
+            call(run.path)
     with pytest.warns(RuntimeWarning, match="begin new ones"):
-        resumed = hotloop.resume(run, steps=120, env=Maze)
+        resumed = hotloop.resume(run.path, steps=120, env=Maze)
     assert manifest(resumed.path)["env_steps"] == manifest(whole.path)["env_steps"]
 
 

@@ -62,6 +62,20 @@ def test_a_bad_spec_raises_an_error_with_the_nearest_name(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("call", [hotloop.train, hotloop.profile, hotloop.load], ids=lambda call: call.__name__)
+def test_a_misspelt_argument_raises_an_error_with_the_nearest_one(call):
+    near = {"reporter": "reportr"}
+    near |= {"on_evaluation": "on_evaluate", "listeners": "listener"} if call is hotloop.train else {}
+    for name, misspelt in near.items():
+        with pytest.raises(SpecError, match=f"^{misspelt}: hotloop.{call.__name__} has no such .*'{name}'"):
+            call("cartpole", **{misspelt: None})
+
+
+def test_a_field_of_a_section_is_named_with_its_section():
+    with pytest.raises(SpecError, match=r"^steps: unknown key; did you mean 'stop\.steps'"):
+        hotloop.train("cartpole", out=None, steps=1000)
+
+
 def test_a_taken_folder_raises_an_error(run):
     with pytest.raises(SpecError, match="already exists"):
         hotloop.train(TINY, out=run.path)

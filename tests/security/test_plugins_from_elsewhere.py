@@ -41,7 +41,7 @@ def test_a_command_imports_no_plug_in_of_a_strangers_run_unless_it_is_trusted(be
     _change_spec(beside, plugins=["evil"])
     before = contents(beside)
     refused = finish(start(*command, cwd=beside.parent)).refusal
-    assert "names the module 'evil', which would run as code" in refused
+    assert f"names the module 'evil', which would run as code (imported from {beside.parent / 'evil.py'})" in refused
     assert "--trust" in refused
     assert contents(beside) == before
     assert not _was_executed(beside)

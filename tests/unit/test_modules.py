@@ -266,6 +266,12 @@ def test_the_run_says_which_network_it_was_and_never_loads_it_from_a_file(own_ru
     assert written["network"] == {"kind": "custom", "name": "QNetwork"}
 
 
+def test_the_run_itself_still_has_the_network_it_was_trained_with(own_run: Any) -> None:
+    obs_B = normal(5, 4)
+    again = hotloop.load(own_run.path, network=QNetwork())
+    np.testing.assert_array_equal(own_run.agent.q_values(obs_B), again.q_values(obs_B))
+
+
 @pytest.mark.parametrize("again", [hotloop.load, hotloop.resume], ids=["load", "resume"])
 def test_a_run_with_ones_own_network_asks_for_it(own_run: Any, again: Any) -> None:
     with pytest.raises(SpecError, match=r"network of your own \(QNetwork\); pass it again .*network=") as caught:

@@ -128,6 +128,10 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(path: str, near: s
             "exploration.temprature: unknown key; did you mean 'temperature'?",
         ),
         ({"wombat": 1}, "wombat: unknown key; known: description, devices, discount, engine, "),
+        ({"bogus": 1}, "bogus: unknown key; known: description, devices, discount, engine, "),
+        ({"steps": 1000}, "steps: unknown key; did you mean 'stop.steps' or 'on_policy.steps'?"),
+        ({"batch_size": 64}, "batch_size: unknown key; did you mean 'replay.batch_size'?"),
+        ({"every": 9}, "every: unknown key; known: description, "),  # too many have one
     ],
 )
 def test_the_known_keys_are_those_of_the_kind_given(data: dict[str, Any], near: str) -> None:
@@ -264,6 +268,11 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown head": (
         {"network": {"head": {"kind": "c52"}}},
         "network.head.kind: unknown value 'c52'; did you mean 'c51'? (one of scalar, c51, qr, iqn)",
+    ),
+    "a head of a plug-in that is not named": (
+        {"network": {"head": {"kind": "two_tone"}}},
+        "network.head.kind: unknown value 'two_tone'; one of scalar, c51, qr, iqn; a plug-in module can bring more "
+        "(plugins: [module])",
     ),
     "an unknown target rule": (
         {"target": {"rule": "duble"}},

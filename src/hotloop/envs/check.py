@@ -1,7 +1,7 @@
 """What a Gymnasium env does wrong, in plain words, and what one step of it costs."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,6 +16,9 @@ from hotloop.envs.serial import MASK
 from hotloop.errors import SpecError
 from hotloop.trees import leaves, tree_map
 
+Env = gym.Env[Any, Any]
+See = Callable[[Any], Any]
+"""Leaves of an observation what the agent will see."""
 STEPS = 500
 SECONDS = 0.5
 VECTOR = 16
@@ -58,12 +61,13 @@ def check_env(env_id: str, options: dict[str, Any], observe: tuple[str, ...] = (
     except Exception as error:
         return Report([Finding("wrong", f"it cannot be made: {type(error).__name__}: {error}")], None, None)
     findings: list[Finding] = []
-    for what, read in (
-        ("observations", lambda: observations(env.observation_space, observe)),
-        ("actions", lambda: actions(env.action_space)),
-    ):
+    seen_by_agent: gym.Space[Any] = env.observation_space
+    for what in ("observations", "actions"):
         try:
-            read()
+            if what == "actions":
+                actions(env.action_space)
+            else:
+                seen_by_agent = observations(env.observation_space, observe).space
             seen = f" (seen: {', '.join(observe)})" if observe and what == "observations" else ""
             findings.append(Finding("ok", f"{what}: {getattr(env, what[:-1] + '_space')}{seen}"))
         except SpecError as error:
@@ -72,8 +76,8 @@ def check_env(env_id: str, options: dict[str, Any], observe: tuple[str, ...] = (
         env.close()
         return Report(findings, None, None)
     try:
-        findings += _watch(env)
-        findings += _repeats(env_id, options)
+        findings += _watch(env, partial(_chosen, observe), seen_by_agent)
+        findings += _repeats(env_id, options, partial(_chosen, observe))
         masked = MASKED in findings
         begin = partial(_begun, env_id, options, masked, observe)
         findings += _vector(begin(2))
@@ -86,32 +90,37 @@ def check_env(env_id: str, options: dict[str, Any], observe: tuple[str, ...] = (
     return Report(findings, cost, cost_of_16)
 
 
-def _watch(env: Any) -> list[Finding]:
-    """One env, step by step: is what it returns what it says?"""
+def _chosen(observe: tuple[str, ...], obs: Any) -> Any:
+    """What the agent will see of an observation."""
+    return {name: obs[name] for name in observe if name in obs} if observe and isinstance(obs, Mapping) else obs
+
+
+def _watch(env: Env, see: See, space: gym.Space[Any]) -> list[Finding]:
+    """One env, step by step: is what it returns, and `see` leaves, of the space it says?"""
     found: dict[str, Finding] = {}
 
     def note(key: str, level: str, text: str) -> None:
         found.setdefault(key, Finding(level, text))
 
     choose = _chooser(env, 0)
-    answer = env.reset(seed=0)
+    answer: Any = env.reset(seed=0)  # whatever it may return
     if not (isinstance(answer, tuple) and len(answer) == 2):
         return [Finding("wrong", "reset() must return (observation, info)")]
     (obs, info), ended = answer, 0
     names_legal = isinstance(info, dict) and MASK in info
-    _check_obs(env, obs, "reset()", note)
-    before = obs
+    before = see(obs)
+    _check_obs(space, before, "reset()", note)
     for _ in range(STEPS):
         if names_legal and _mask(env, info) is None:
             mask = info.get(MASK)
             seen = "is missing in a step" if mask is None else f"is {getattr(mask, 'shape', type(mask).__name__)}"
             size = actions(env.action_space).size
             note("mask", "note", f"info['{MASK}'] {seen}, expected ({size},): env.action_mask: true would be refused")
-        answer = env.step(choose(info))
-        if not (isinstance(answer, tuple) and len(answer) == 5):
+        stepped: Any = env.step(choose(info))
+        if not (isinstance(stepped, tuple) and len(stepped) == 5):
             return [Finding("wrong", "step() must return (observation, reward, terminated, truncated, info)")]
-        obs, reward, terminated, truncated, info = answer
-        _check_obs(env, obs, "step()", note)
+        obs, reward, terminated, truncated, info = see(stepped[0]), *stepped[1:]
+        _check_obs(space, obs, "step()", note)
         if not np.isscalar(reward) and np.ndim(reward) != 0:
             note(
                 "reward", "wrong", f"the reward is a {type(reward).__name__} of shape {np.shape(reward)}, not a number"
@@ -127,7 +136,8 @@ def _watch(env: Any) -> list[Finding]:
         before = obs
         if terminated or truncated:
             ended += 1
-            before, info = env.reset()
+            obs, info = env.reset()
+            before = see(obs)
     if not ended:
         note("endless", "note", f"no episode ended in {STEPS} random steps; give it a time limit (max_episode_steps)")
     else:
@@ -137,7 +147,7 @@ def _watch(env: Any) -> list[Finding]:
     return list(found.values())
 
 
-def _mask(env: Any, info: Any) -> np.ndarray | None:
+def _mask(env: Env, info: object) -> np.ndarray | None:
     """Which actions `info` calls legal; None if it does not say, or not of each action."""
     mask = info.get(MASK) if isinstance(info, dict) else None
     if mask is None or isinstance(mask, tuple) or np.shape(mask) != (actions(env.action_space).size,):
@@ -145,11 +155,11 @@ def _mask(env: Any, info: Any) -> np.ndarray | None:
     return np.asarray(mask).astype(bool)
 
 
-def _chooser(env: Any, seed: int) -> Callable[[Any], Any]:
+def _chooser(env: Env, seed: int) -> Callable[[object], Any]:
     """Random actions: those that the last `info` calls legal, if it does."""
     numbered, random = actions(env.action_space), np.random.default_rng(seed)
 
-    def choose(info: Any) -> Any:
+    def choose(info: object) -> Any:
         legal = _mask(env, info)
         among = np.arange(numbered.size) if legal is None or not legal.any() else np.flatnonzero(legal)
         return numbered.decode(random.choice(among, 1))[0]
@@ -157,34 +167,34 @@ def _chooser(env: Any, seed: int) -> Callable[[Any], Any]:
     return choose
 
 
-def _check_obs(env: Any, obs: Any, where: str, note: Any) -> None:
+def _check_obs(space: gym.Space[Any], obs: Any, where: str, note: Callable[[str, str, str], None]) -> None:
     for leaf in leaves(obs):
         if np.issubdtype(np.asarray(leaf).dtype, np.floating) and not np.isfinite(leaf).all():
             note("finite obs", "wrong", f"an observation of {where} holds NaN or infinity")
             return
-    if not env.observation_space.contains(obs):
+    if not space.contains(obs):
         seen = ", ".join(f"{np.asarray(leaf).dtype}{np.shape(leaf)}" for leaf in leaves(obs))
-        note("space", "wrong", f"an observation of {where} ({seen}) is not in its space {env.observation_space}")
+        note("space", "wrong", f"an observation of {where} ({seen}) is not in its space {space}")
 
 
-def _shares(a: Any, b: Any) -> bool:
+def _shares(a: object, b: object) -> bool:
     return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and np.shares_memory(a, b)
 
 
-def _repeats(env_id: str, options: dict[str, Any]) -> list[Finding]:
+def _repeats(env_id: str, options: dict[str, Any], see: See) -> list[Finding]:
     """The same seed and actions twice."""
     seen = []
     for _ in range(2):
         with closing(gym.make(env_id, disable_env_checker=True, **options)) as env:
             choose = _chooser(env, 1)
             obs, info = env.reset(seed=7)
-            trace: list[Any] = [tree_map(np.copy, obs)]
+            trace: list[Any] = [tree_map(np.copy, see(obs))]
             for _ in range(STEPS // 5):
                 obs, reward, terminated, truncated, info = env.step(choose(info))
-                trace += [tree_map(np.copy, obs), float(reward)]
+                trace += [tree_map(np.copy, see(obs)), float(reward)]
                 if terminated or truncated:
                     obs, info = env.reset()
-                    trace.append(tree_map(np.copy, obs))
+                    trace.append(tree_map(np.copy, see(obs)))
         seen.append(leaves(trace))
     same = len(seen[0]) == len(seen[1]) and all(np.array_equal(a, b) for a, b in zip(*seen, strict=True))
     if same:

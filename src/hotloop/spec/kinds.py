@@ -6,10 +6,13 @@ from typing import Literal
 from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
 
 from hotloop import registry
 from hotloop.spec.section import Section
+
+UNKNOWN_KIND = "unknown_kind"
+"""The type of the complaint about a kind that is not registered."""
 
 
 class ByKind:
@@ -44,8 +47,7 @@ class ByKind:
         kind = value.get("kind", self.default) if isinstance(value, dict) else getattr(value, "kind", None)
         if not isinstance(kind, str) or not registry.is_known(self.records, kind):
             expected = ", ".join(f"'{name}'" for name in self.records)
-            details = {"discriminator": "'kind'", "tag": str(kind), "expected_tags": expected}
-            raise PydanticKnownError("union_tag_invalid", details)
+            raise PydanticCustomError(UNKNOWN_KIND, "unknown kind", {"expected": expected})
         return self.section(kind, base).model_validate({"kind": kind, **value} if isinstance(value, dict) else value)
 
     def __get_pydantic_core_schema__(self, source: type[Section], handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from hotloop import plugins, registry
 from hotloop.errors import SpecError
-from hotloop.spec.kinds import kinds_of, sections_in
+from hotloop.spec.kinds import UNKNOWN_KIND, kinds_of, sections_in
 from hotloop.spec.rules import NOT_ON_POLICY, ONLY_ON_THE_HOST
 from hotloop.spec.spec import MODULE_NAME, SPEC_VERSION, Spec
 
@@ -220,16 +220,22 @@ def _explain(error: "ErrorDetails", data: Mapping[str, object]) -> str:
     path = [str(part) for part in _path_without_tags(error["loc"], data, ends_in_key=kind in _ABOUT_A_KEY)]
     where = ".".join(path)
     if kind == "extra_forbidden":
+        elsewhere = [] if len(path) > 1 else _fields_of_sections(path[0])
+        if elsewhere:
+            return f"{where}: unknown key; did you mean {' or '.join(map(repr, elsewhere))}?"
         known = _fields_at(path[:-1], data)
         return f"{where}: unknown key; {registry.nearest(path[-1], known)}"
-    if kind in ("literal_error", "union_tag_invalid", "union_tag_not_found"):
+    if kind in ("literal_error", "union_tag_invalid", "union_tag_not_found", UNKNOWN_KIND):
         context = error.get("ctx", {})
         expected = re.findall(r"'([^']+)'", str(context.get("expected_tags") or context.get("expected") or ""))
         if isinstance(seen, dict):
             seen, where = seen.get("kind"), f"{where}.kind"
         if expected:
-            hint = registry.nearest(str(seen), expected)
-            return f"{where}: unknown value {_short(seen)}; {hint} (one of {', '.join(expected)})"
+            choice = f"one of {', '.join(expected)}"
+            hint = registry.nearest(str(seen), expected, otherwise=choice)
+            hint += "" if hint == choice else f" ({choice})"
+            more = "; a plug-in module can bring more (plugins: [module])" if kind == UNKNOWN_KIND else ""
+            return f"{where}: unknown value {_short(seen)}; {hint}{more}"
         return f"{where}: got {_short(seen)}, expected {context.get('expected', 'another value')}"
     message = re.sub(r"^Value error, ", "", error["msg"])
     if kind == "value_error":
@@ -277,6 +283,13 @@ def _fields_at(path: list[str], data: Mapping[str, object]) -> list[str]:
             return []
         model = (named or options)[0]
     return list(model.model_fields)
+
+
+def _fields_of_sections(name: str) -> list[str]:
+    """Where a section has a field of this name, `stop` first; none where too many have for a hint."""
+    sections = sorted(Spec.model_fields.items(), key=lambda item: item[0] != "stop")
+    paths = [at for at, field in sections if any(name in section.model_fields for section in sections_in(field))]
+    return [f"{at}.{name}" for at in paths] if len(paths) <= 2 else []
 
 
 def _parse_yaml(text: str) -> object:

@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from hotloop import registry
 from hotloop.engines.draws import Draw
+from hotloop.engines.jax.building import head_of, torso_of
 from hotloop.engines.jax.flat import Layout
 from hotloop.engines.jax.heads import HeadOutput
 from hotloop.engines.jax.modules import (
@@ -489,11 +490,8 @@ def _composed(spec: Spec, num_actions: int) -> Functions:
             f"this spec was trained with a network of your own ({spec.network.name}); pass it again from Python: "
             "hotloop.load(run, network=module)"
         )
-    torso, head, scheme = spec.network.torso, spec.network.head, spec.network.init
-    return sequential(
-        torso=registry.builder(torso.record, spec.engine)(torso, scheme),
-        head=registry.builder(head.record, spec.engine)(head, num_actions, scheme),
-    )
+    network = spec.network
+    return sequential(torso=torso_of(network, spec.engine), head=head_of(network, spec.engine, num_actions))
 
 
 def _of_the_user(network: Module) -> Functions:

@@ -10,8 +10,8 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 
-from hotloop import registry
 from hotloop.engines.jax import cores
+from hotloop.engines.jax.building import head_of, torso_of
 from hotloop.engines.jax.engine import Batch, Draws, JaxEngine, LearnerState, TargetOutputs
 from hotloop.engines.jax.heads import HeadOutput
 from hotloop.engines.jax.modules import ACTING, Functions, Inputs, Module, Params
@@ -29,10 +29,9 @@ class RecurrentEngine(JaxEngine):
         if network is not None or not isinstance(section, Network) or section.core is None or sequence is None:
             raise ValueError("memory is for networks with a core and replay.sequence, not for one of your own")
         self._burn_in = sequence.burn_in
-        torso, core, head, scheme = section.torso, section.core, section.head, section.init
-        self._torso: Functions = registry.builder(torso.record, spec.engine)(torso, scheme)
-        self._core: cores.RecurrentModule = cores.CORES[core.kind](core, scheme)
-        self._outputs: Functions = registry.builder(head.record, spec.engine)(head, num_actions, scheme)
+        self._torso: Functions = torso_of(section, spec.engine)
+        self._core: cores.RecurrentModule = cores.CORES[section.core.kind](section.core, section.init)
+        self._outputs: Functions = head_of(section, spec.engine, num_actions)
         super().__init__(spec, obs, num_actions)
 
     def _make_network(self, network: Module | None) -> Functions:

@@ -186,7 +186,7 @@ def test_a_new_beginning_pushes_out_whole_transitions():
         both.check()
 
 
-def test_beginning_anew_drops_what_is_held_and_nothing_else():
+def test_beginning_anew_drops_what_is_pending_and_nothing_else():
     for storage in ("whole", "shared", "frames"):
         both = Both(LONG, 60, 4, 2, 2, storage).run(10)
         before = both.replay.size
@@ -529,10 +529,10 @@ DAMAGE = {
     "frame not yet written": {"ring__rows": rows_with("s_t", 10**6)},
     "frame long gone": {"ring__rows": rows_with("s_tm1", -1)},
     "fewer frames written": {"store__written": some(5)},
-    "env at a frame not yet written": {"kept": some(10**6)},
-    "held step at a frame not yet written": {"delay__kept": some(10**6)},
-    "held more than n": {"delay__held": some(5)},
-    "held less than none": {"delay__held": some(-1)},
+    "env at a frame not yet written": {"stored_obs": some(10**6)},
+    "pending step at a frame not yet written": {"delay__stored": some(10**6)},
+    "pending more than n": {"delay__pending": some(5)},
+    "pending less than none": {"delay__pending": some(-1)},
     "priority not a number": {"priorities": some(np.nan)},
     "priority below zero": {"priorities": some(-1.0)},
 }
@@ -866,7 +866,7 @@ def test_the_memory_said_beforehand_is_what_is_allocated(storage, sampling, n):
         replay.ring.rows,
         replay.written_at,
         replay.delay.arrays(),
-        replay.kept,
+        replay.stored_obs,
         getattr(replay.store, "frames", ()),
     ]
     if sampling:

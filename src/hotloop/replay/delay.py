@@ -1,6 +1,6 @@
 """n-step returns: a delay line that holds each env's last n - 1 steps until their rewards are known.
 
-One transition per env and step comes out, n - 1 steps late; where an episode ends, all that are held come out, each
+One transition per env and step comes out, n - 1 steps late; where an episode ends, all that are pending come out, each
 with the discount of the steps it took. Only `terminated` cuts the bootstrap.
 """
 
@@ -13,25 +13,25 @@ from hotloop.trees import Arrays, Specs, leaves, tree_map, zeros_of
 
 
 class DelayArrays(TypedDict):
-    """What a checkpoint keeps of the steps that are held."""
+    """What a checkpoint keeps of the steps that are pending."""
 
-    kept: Arrays
+    stored: Arrays
     action: np.ndarray
     summed: np.ndarray
-    held: np.ndarray
+    pending: np.ndarray
 
 
 class DelayLine:
-    """Held steps of N envs, newest last; `held_N` of them are of the running episode."""
+    """Held steps of N envs, newest last; `pending_N` of them are of the running episode."""
 
-    def __init__(self, n_step: int, discount: float, num_envs: int, kept: Specs) -> None:
-        """`kept` has the shapes of what a transition keeps of one observation."""
+    def __init__(self, n_step: int, discount: float, num_envs: int, stored: Specs) -> None:
+        """`stored` has the shapes of what a transition keeps of one observation."""
         self.n, self.num_envs = n_step, num_envs
         self.powers = discount ** np.arange(n_step + 1)
         shape = (n_step, num_envs)
-        self.kept = zeros_of(kept, shape)
+        self.stored = zeros_of(stored, shape)
         self.action, self.summed = np.zeros(shape, np.int32), np.zeros(shape, np.float64)
-        self.held_N = np.zeros(num_envs, np.int64)
+        self.pending_N = np.zeros(num_envs, np.int64)
 
     def push(
         self,
@@ -51,23 +51,23 @@ class DelayLine:
         if self.n == 1:
             return self._at_once(before, action_N, reward_N, terminated_N, after, valid_N, legal_NA)
         for line, new in (
-            *zip(leaves(self.kept), leaves(before), strict=True),
+            *zip(leaves(self.stored), leaves(before), strict=True),
             (self.action, action_N),
             (self.summed, np.zeros(self.num_envs)),
         ):
             line[:-1] = line[1:]
             line[-1] = new
-        ages = np.arange(self.n)[::-1, None]  # steps since each held one was taken
+        ages = np.arange(self.n)[::-1, None]  # steps since each pending one was taken
         self.summed += self.powers[ages] * np.where(valid_N, reward_N, 0.0)
-        self.held_N = np.where(valid_N, np.minimum(self.held_N + 1, self.n), 0)
+        self.pending_N = np.where(valid_N, np.minimum(self.pending_N + 1, self.n), 0)
         ended_N = terminated_N | truncated_N
-        is_held = ages < self.held_N
-        complete = is_held & ((ages == self.n - 1) | ended_N)
+        is_pending = ages < self.pending_N
+        complete = is_pending & ((ages == self.n - 1) | ended_N)
         line_, env = np.nonzero(complete)
         discount = self.powers[self.n - line_] * ~terminated_N[env]
-        self.held_N[ended_N] = 0
+        self.pending_N[ended_N] = 0
         return Item(
-            tree_map(lambda kept: kept[line_, env], self.kept),
+            tree_map(lambda stored: stored[line_, env], self.stored),
             self.action[line_, env],
             self.summed[line_, env].astype(np.float32),
             discount.astype(np.float32),
@@ -92,17 +92,17 @@ class DelayLine:
         return tree_map(lambda leaf: leaf[valid_N], items)
 
     def forget(self) -> None:
-        """Drop what is held: the episodes will not go on."""
-        self.held_N[:] = 0
+        """Drop what is pending: the episodes will not go on."""
+        self.pending_N[:] = 0
 
     def arrays(self) -> DelayArrays:
-        """What is held, for a checkpoint."""
-        return {"kept": self.kept, "action": self.action, "summed": self.summed, "held": self.held_N}
+        """What is pending, for a checkpoint."""
+        return {"stored": self.stored, "action": self.action, "summed": self.summed, "pending": self.pending_N}
 
     def restore(self, arrays: DelayArrays) -> None:
         """Take back what `arrays` gave, or raise ValueError."""
-        held = np.array(arrays["held"])
-        if (held < 0).any() or (held > self.n).any():
-            raise ValueError(f"the checkpoint holds {held.tolist()} steps of each env, expected 0 … {self.n}")
-        self.kept = tree_map(np.array, arrays["kept"])
-        self.action, self.summed, self.held_N = np.array(arrays["action"]), np.array(arrays["summed"]), held
+        pending = np.array(arrays["pending"])
+        if (pending < 0).any() or (pending > self.n).any():
+            raise ValueError(f"the checkpoint holds {pending.tolist()} steps of each env, expected 0 … {self.n}")
+        self.stored = tree_map(np.array, arrays["stored"])
+        self.action, self.summed, self.pending_N = np.array(arrays["action"]), np.array(arrays["summed"]), pending

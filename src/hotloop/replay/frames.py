@@ -53,9 +53,9 @@ class Whole:
         del before, seen, valid_N, began_N
         return final_N, obs_N
 
-    def take(self, kept: Arrays) -> Arrays:
+    def take(self, stored: Arrays) -> Arrays:
         """The observations."""
-        return kept
+        return stored
 
     def num_bytes(self) -> int:
         """Memory beside the transitions."""
@@ -151,9 +151,9 @@ class Frames:
                 "the one before it moved on by one frame; use stacked_frames: 1"
             )
 
-    def take(self, kept: Arrays) -> Arrays:
+    def take(self, stored: Arrays) -> Arrays:
         """The observations with these numbers (…, k)."""
-        places = cast(np.ndarray, kept) % self.capacity
+        places = cast(np.ndarray, stored) % self.capacity
         if self.stack == 1:
             places = places[..., 0]
         return tree_map(lambda stored: stored.take(places, axis=0), self.frames)
@@ -184,5 +184,5 @@ class Frames:
         """Take back what `arrays` gave."""
         used = min(int(arrays["written"]), self.capacity)
         self._place(zeros_of(self.frame, (0,)))
-        tree_map(lambda stored, kept: stored.__setitem__(slice(0, used), kept), self.frames, arrays["frames"])
+        tree_map(lambda stored, saved: stored.__setitem__(slice(0, used), saved), self.frames, arrays["frames"])
         self.written = int(arrays["written"])

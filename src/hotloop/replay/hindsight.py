@@ -1,6 +1,6 @@
 """Hindsight: an episode that missed its goal is stored again as if what it reached had been the goal.
 
-Episodes are held until they end and are then inserted whole: as they were, and relabelled. The env itself says what a
+Episodes wait until they end and are then inserted whole: as they were, and relabelled. The env itself says what a
 step would have earned with another goal (`compute_reward`), and whether it would have ended there
 (`compute_terminated`, if it has that). Which actions are legal is taken not to depend on the goal.
 """
@@ -38,12 +38,12 @@ class GoalRelabeler:
         self._reserve(64)
 
     def _reserve(self, steps: int) -> None:
-        """Room for episodes of so many steps; what is held stays."""
-        held = getattr(self, "rows", None)
+        """Room for episodes of so many steps; running ones stay."""
+        before = getattr(self, "rows", None)
         shape = (len(self.each), steps)
         self.rows = items_of(self._row, shape, zeros_of)
-        if held is not None:
-            tree_map(lambda new, old: new.__setitem__((slice(None), slice(old.shape[1])), old), self.rows, held)
+        if before is not None:
+            tree_map(lambda new, old: new.__setitem__((slice(None), slice(old.shape[1])), old), self.rows, before)
 
     def forget(self) -> None:
         """Drop the running episodes: they will not go on."""
@@ -56,7 +56,7 @@ class GoalRelabeler:
         discount_N = (self.discount * ~step.terminated).astype(np.float32)
         row: Items = Item(before, step.action, step.reward, discount_N, step.final_obs, step.final_legal)
         place = (self.each[step.valid], self.length_N[step.valid])
-        tree_map(lambda held, new: held.__setitem__(place, new[step.valid]), self.rows, row)
+        tree_map(lambda stored, new: stored.__setitem__(place, new[step.valid]), self.rows, row)
         self.length_N[step.valid] += 1
         self.length_N[step.began & ~(step.terminated | step.truncated)] = 0  # an env that failed, or was only reset
         whole = [self._finish(int(i), random) for i in np.flatnonzero(step.terminated | step.truncated)]
@@ -67,7 +67,7 @@ class GoalRelabeler:
     def _finish(self, env: int, random: np.random.Generator) -> Items:
         length = int(self.length_N[env])
         self.length_N[env] = 0
-        episode = tree_map(lambda held: held[env, :length], self.rows)
+        episode = tree_map(lambda stored: stored[env, :length], self.rows)
         copies = [self._relabelled(episode, length, random) for _ in range(self.spec.relabelled)]
         return tree_map(lambda *parts: np.concatenate(parts), episode, *copies)
 

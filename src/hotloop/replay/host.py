@@ -1,6 +1,6 @@
 """The replay of the host pipelines, assembled from parts.
 
-    step ──> what is kept of its observations (frames.py) ──> delay line (delay.py) ──> ring (host_ring.py)
+    step ──> how its observations are stored (frames.py) ──> delay line (delay.py) ──> ring (host_ring.py)
                                             or hindsight (hindsight.py) ──┘       priorities (sum_tree.py) ┘
 
 One call inserts a vector step of all envs, one call draws the K batches of a block.
@@ -39,7 +39,7 @@ class ReplayArrays(TypedDict):
     store: FrameArrays
     written_at: np.ndarray
     delay: DelayArrays
-    kept: Arrays
+    stored_obs: Arrays
     priorities: NotRequired[np.ndarray]
     largest: NotRequired[Number]
 
@@ -94,22 +94,22 @@ class HostReplay:
         return self.ring.size
 
     def begin(self, obs_N: Arrays) -> None:
-        """All envs begin an episode; what was held of running ones is dropped."""
+        """All envs begin an episode; what was pending of running ones is dropped."""
         self.delay.forget()
         if self.hindsight:
             self.hindsight.forget()
         self.seen: Arrays = obs_N
-        self.kept: Arrays = self.store.begin(obs_N)
+        self.stored_obs: Arrays = self.store.begin(obs_N)
         self._drop_what_lost_a_frame()
 
     def insert(self, step: VectorStep, random: np.random.Generator) -> None:
         """Take one vector step in. Copies what it keeps."""
-        after, now = self.store.move_on(self.kept, self.seen, step.final_obs, step.obs, step.valid, step.began)
+        after, now = self.store.move_on(self.stored_obs, self.seen, step.final_obs, step.obs, step.valid, step.began)
         if self.hindsight:
-            items = self.hindsight.push(self.kept, step, random)
+            items = self.hindsight.push(self.stored_obs, step, random)
         else:
             items = self.delay.push(
-                self.kept,
+                self.stored_obs,
                 step.action,
                 step.reward,
                 step.terminated,
@@ -118,12 +118,12 @@ class HostReplay:
                 step.valid,
                 step.final_legal,
             )
-        self.seen, self.kept = step.obs, now
+        self.seen, self.stored_obs = step.obs, now
         if items is not None and len(items.r_t):
-            self._keep(items)
+            self._store(items)
         self._drop_what_lost_a_frame()  # frames may have come without an item: an env was only reset, or failed
 
-    def _keep(self, items: Items) -> None:
+    def _store(self, items: Items) -> None:
         places = self.ring.insert(items)
         if isinstance(self.store, Frames):
             self.written_at[places] = self.store.written
@@ -195,14 +195,14 @@ class HostReplay:
 
     def arrays(self) -> ReplayArrays:
         """Everything, for a checkpoint."""
-        kept = self.ring.arrays()
-        used = len(kept["rows"].r_t)
+        saved = self.ring.arrays()
+        used = len(saved["rows"].r_t)
         arrays: ReplayArrays = {
-            "ring": kept,
+            "ring": saved,
             "store": self.store.arrays(),
             "written_at": self.written_at[:used],
             "delay": self.delay.arrays(),
-            "kept": self.kept,
+            "stored_obs": self.stored_obs,
         }
         if self.sampling:
             arrays["priorities"] = self.tree.leaves[:used]
@@ -217,7 +217,7 @@ class HostReplay:
             "store": self.store.template(written),
             "written_at": ArraySpec((used,), np.int64),
             "delay": self.delay.arrays(),
-            "kept": self.kept,
+            "stored_obs": self.stored_obs,
         }
         if self.sampling:
             template["priorities"] = ArraySpec((used,), np.float64)
@@ -230,7 +230,7 @@ class HostReplay:
         self.store.restore(arrays["store"])
         self.written_at[: len(arrays["written_at"])] = arrays["written_at"]
         self.delay.restore(arrays["delay"])
-        self.kept = arrays["kept"]
+        self.stored_obs = arrays["stored_obs"]
         self._check_frames()
         if self.sampling:
             priorities = np.zeros(self.spec.capacity)
@@ -243,11 +243,12 @@ class HostReplay:
         if not isinstance(self.store, Frames):
             return
         valid = np.arange(self.ring.inserted - self.ring.size, self.ring.inserted) % self.ring.capacity
-        held = np.arange(self.delay.n)[::-1, None] < self.delay.held_N
-        before, after, kept, delayed = (
-            cast(np.ndarray, each) for each in (self.ring.rows.s_tm1, self.ring.rows.s_t, self.kept, self.delay.kept)
+        pending = np.arange(self.delay.n)[::-1, None] < self.delay.pending_N
+        before, after, now, delayed = (
+            cast(np.ndarray, each)
+            for each in (self.ring.rows.s_tm1, self.ring.rows.s_t, self.stored_obs, self.delay.stored)
         )
-        numbers = [before[valid], after[valid], kept, delayed[held]]
+        numbers = [before[valid], after[valid], now, delayed[pending]]
         low, high = self.store.written - self.store.capacity, self.store.written
         if any(part.size and (part.min() < max(low, 0) or part.max() >= high) for part in numbers):
             raise ValueError(f"the checkpoint's transitions point outside its {high} frames")

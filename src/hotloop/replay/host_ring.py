@@ -76,5 +76,5 @@ class HostRing:
         if not 0 <= size <= min(inserted, self.capacity):
             raise ValueError(f"the checkpoint's ring has {size} valid rows of {inserted} in {self.capacity} places")
         used = min(inserted, self.capacity)
-        tree_map(lambda stored, kept: stored.__setitem__(slice(0, used), kept), self.rows, arrays["rows"])
+        tree_map(lambda stored, saved: stored.__setitem__(slice(0, used), saved), self.rows, arrays["rows"])
         self.size, self.inserted = size, inserted

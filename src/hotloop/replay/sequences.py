@@ -93,27 +93,27 @@ def row_example(obs: Shapes, memory: Shapes) -> Step[HasShape]:
 
 
 def sample(
-    kept: ring.Ring[Step[jax.Array]], key: jax.Array, shape: tuple[int, ...], num_envs: int, length: int, burn_in: int
+    stored: ring.Ring[Step[jax.Array]], key: jax.Array, shape: tuple[int, ...], num_envs: int, length: int, burn_in: int
 ) -> Sequences[jax.Array]:
     """Draw stretches uniformly, with replacement, among all that lie between the oldest and the newest step."""
-    starts = jnp.maximum(kept.size // num_envs - (burn_in + length), 1)  # 0 before learning starts: drawn, not used
+    starts = jnp.maximum(stored.size // num_envs - (burn_in + length), 1)  # 0 before learning starts: drawn, not used
     draws = jax.random.bits(key, shape, jnp.uint32) % (starts * num_envs).astype(jnp.uint32)
-    return gather(kept, draws.astype(jnp.int32), num_envs, length, burn_in)
+    return gather(stored, draws.astype(jnp.int32), num_envs, length, burn_in)
 
 
 def gather(
-    kept: ring.Ring[Step[jax.Array]], start: jax.Array, num_envs: int, length: int, burn_in: int
+    stored: ring.Ring[Step[jax.Array]], start: jax.Array, num_envs: int, length: int, burn_in: int
 ) -> Sequences[jax.Array]:
     """Stretches that begin at rows `start`, counted from the oldest row of the ring."""
-    rows = kept.rows
+    rows = stored.rows
     capacity = rows.r_t.shape[0]
-    begin = kept.position - kept.size + start + capacity  # of the ring; at least 0
+    begin = stored.position - stored.size + start + capacity  # of the ring; at least 0
     steps = jnp.arange(burn_in + length + 1, dtype=jnp.int32) * num_envs
     every = (begin[..., None] + steps) % capacity
     learned = every[..., burn_in:-1]
 
-    def at(stored: Form, index: jax.Array) -> Form:
-        taken: Form = jax.tree.map(lambda leaf: leaf.at[index].get(mode="promise_in_bounds"), stored)
+    def at(part: Form, index: jax.Array) -> Form:
+        taken: Form = jax.tree.map(lambda leaf: leaf.at[index].get(mode="promise_in_bounds"), part)
         return taken
 
     return Sequences(

@@ -43,5 +43,5 @@ def push(window: Window, item_N: Item[jax.Array], done_N: jax.Array) -> tuple[Wi
         legal_t=jax.tree.map(if_open, item_N.legal_t, items.legal_t),
     )
     oldest = jax.tree.map(lambda leaf: leaf[0], items)
-    kept = jax.tree.map(lambda leaf: leaf[1:steps], items)
-    return Window(kept, (is_open & ~done_N)[1:]), oldest
+    newer = jax.tree.map(lambda leaf: leaf[1:steps], items)
+    return Window(newer, (is_open & ~done_N)[1:]), oldest

@@ -1,5 +1,8 @@
 """A trial measures a piece of a run, as it is or with a stage replaced, and leaves nothing behind."""
 
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
@@ -139,3 +142,12 @@ def test_what_cannot_be_replaced_is_refused(replace, says):
 def test_a_spec_that_ends_before_it_learns_is_refused():
     with pytest.raises(SpecError, match="a stop rule of the spec"):
         trial({**TINY, "stop": {"steps": 1000, "episodes": 1}, "replay": {**TINY["replay"], "start": 500}})
+
+
+def test_the_example_measures_each_stand_in(capsys):
+    path = Path(__file__).parents[2] / "examples" / "what_if.py"
+    example = SourceFileLoader("what_if", str(path)).load_module()
+    example.main(seconds=0.2)
+    said = capsys.readouterr().out.splitlines()
+    assert [line[:16].strip() for line in said] == ["as it is", "without learning", "drawing once", "without metrics"]
+    assert all("env steps/s" in line for line in said)

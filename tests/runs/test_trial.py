@@ -1,6 +1,6 @@
 """A trial measures a piece of a run, as it is or with a stage replaced, and leaves nothing behind."""
 
-from importlib.machinery import SourceFileLoader
+import runpy
 from pathlib import Path
 
 import gymnasium as gym
@@ -146,8 +146,7 @@ def test_a_spec_that_ends_before_it_learns_is_refused():
 
 def test_the_example_measures_each_stand_in(capsys):
     path = Path(__file__).parents[2] / "examples" / "what_if.py"
-    example = SourceFileLoader("what_if", str(path)).load_module()
-    example.main(seconds=0.2)
+    runpy.run_path(str(path))["main"](seconds=0.2)
     said = capsys.readouterr().out.splitlines()
     assert [line[:16].strip() for line in said] == ["as it is", "without learning", "drawing once", "without metrics"]
     assert all("env steps/s" in line for line in said)

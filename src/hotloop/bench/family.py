@@ -92,28 +92,32 @@ def _cartpoles() -> dict[str, tuple[Callable[[], None], int]]:
 
 def _trainer(preset: str, blocks: int, overrides: Mapping[str, object]) -> tuple[Callable[[], None], int]:
     """Return a call that trains so many blocks, and their env steps. A replay counts as full from the start."""
-    import jax
-    import jax.numpy as jnp
-
     from hotloop.assembly import Assembly
     from hotloop.trial import begun
 
     spec = load_spec(preset, {"evaluation.every": 0, "stop.return_at_least": None, "stop.steps": 10**9, **overrides})
     session: Any = begun(Assembly(spec))
     session.advance(-(-spec.replay.start // spec.block_plan.env_steps))
-    kept = getattr(session.state, "ring", None)
-    if kept is not None:
-        capacity = session.pipeline.capacity
-        session.state = session.state._replace(ring=kept._replace(size=jnp.int32(capacity)))
-        if session.state.priorities:
-            from hotloop.replay import device_tree
-
-            drawn = jax.random.uniform(jax.random.key(1), (capacity,), minval=0.1)
-            filled = jax.jit(device_tree.change)(session.state.priorities, jnp.arange(capacity), drawn)
-            session.state = session.state._replace(priorities=filled)
+    if spec.learns_from == "transitions":
+        session.state = session.state._replace(replay=_filled(session.state.replay, session.pipeline.replay.capacity))
 
     def call() -> None:
         session.advance(blocks)
         session.read()
 
     return call, blocks * spec.block_plan.env_steps
+
+
+def _filled(storage: Any, capacity: int) -> Any:
+    """A replay whose rows all count, with priorities of all sizes."""
+    import jax
+    import jax.numpy as jnp
+
+    from hotloop.replay import device_tree
+    from hotloop.replay.device import Storage
+
+    rows, priorities = storage
+    if priorities:
+        drawn = jax.random.uniform(jax.random.key(1), (capacity,), minval=0.1)
+        priorities = jax.jit(device_tree.change)(priorities, jnp.arange(capacity), drawn)
+    return Storage(rows._replace(size=jnp.int32(capacity)), priorities)

@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 from own_kinds import FourierTorso, TwoHotHead
 
-from hotloop.engines.jax.heads import Estimate, dense_streams
+from hotloop.engines.jax.heads import HeadOutput, dense_streams
 from hotloop.engines.jax.modules import ACTING, Functions, Mode, Params
 
 
 def two_hot(spec: TwoHotHead, num_actions: int, scheme: str) -> Functions:
     """Logits (B, A, bins); `hidden`, `dueling` and `noise` are those of every head."""
     streams = dense_streams(spec, num_actions, spec.bins, scheme)
-    return streams._replace(apply=lambda *args: Estimate(streams.apply(*args)))
+    return streams._replace(apply=lambda *args: HeadOutput(streams.apply(*args)))
 
 
 def fourier(spec: FourierTorso, scheme: str) -> Functions:

@@ -58,7 +58,8 @@ Number = np.number | np.ndarray
 """A number to be saved, or the array without axes it comes back as."""
 
 
-# Below, optree is not told what a tree is: its own type of trees knows no named tuple.
+# optree has a type of trees of its own, which knows no named tuple, and what a function makes of a leaf is its own
+# affair: that is what is ignored below (by a comment: a cast is a call, and these are called in every step).
 
 
 @overload
@@ -75,8 +76,8 @@ def leaves(tree: Shapes) -> Sequence[HasShape]:
 def tree_map(function: Callable[..., object], tree: Form, *others: object) -> Form:
     """A tree of the same form, each array replaced by `function` of it and its likes in `others`."""
     if type(tree) is np.ndarray and not any(type(other) is not np.ndarray for other in others):
-        return cast(Form, function(tree, *others))
-    return cast(Form, optree.tree_map(function, tree, *others))  # type: ignore[arg-type]
+        return function(tree, *others)  # type: ignore[return-value]
+    return optree.tree_map(function, tree, *others)  # type: ignore[arg-type, return-value]
 
 
 def empty_of(specs: Specs, lead: tuple[int, ...]) -> Arrays:

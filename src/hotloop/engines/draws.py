@@ -5,7 +5,7 @@ random numbers. Programs on the device draw by key instead.
 """
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -23,7 +23,8 @@ class Draw:
 
 def draw(wanted: Tree[Draw], random: np.random.Generator, dtype: DTypeLike = np.float32) -> Arrays:
     """Draw a tree of arrays for a tree of Draws."""
-    return cast(Arrays, tree_map(lambda one: _drawn(one, random).astype(dtype, copy=False), wanted))
+    drawn = tree_map(lambda one: _drawn(one, random).astype(dtype, copy=False), wanted)
+    return drawn  # type: ignore[return-value]  # a Draw has become an array
 
 
 def _drawn(one: Draw, random: np.random.Generator) -> np.ndarray:

@@ -5,7 +5,7 @@ next observation is the stack moved on by one frame, and the last one of a trans
 Frames are numbered in the order they came; number i lies in place i % capacity.
 """
 
-from typing import TypedDict, cast
+from typing import TypedDict
 
 import numpy as np
 
@@ -109,7 +109,7 @@ class Frames:
         """Numbers (N, k) of first observations; a frame that repeats the one before it is not written again."""
         if self.stack == 1:
             return self._place(obs_N)[:, None]
-        stacks_NK = cast(np.ndarray, obs_N)
+        stacks_NK: np.ndarray = obs_N  # type: ignore[assignment]  # of stacks there is one array
         differs_NK = np.ones(stacks_NK.shape[:2], bool)
         pairs = stacks_NK.reshape(*stacks_NK.shape[:2], -1)
         differs_NK[:, 1:] = (pairs[:, 1:] != pairs[:, :-1]).any(axis=-1)
@@ -125,13 +125,13 @@ class Frames:
 
         Where an episode began the next step starts from `obs_N`, else from the state reached.
         """
-        numbers = cast(np.ndarray, before)
+        numbers: np.ndarray = before  # type: ignore[assignment]  # as `begin` gave them
         reached = numbers.copy()
         moved = np.flatnonzero(valid_N)
         newest = final_N
         if self.stack > 1:
-            stacks_NK = cast(np.ndarray, final_N)
-            self._check_stacks(cast(np.ndarray, seen), stacks_NK, valid_N)
+            stacks_NK: np.ndarray = final_N  # type: ignore[assignment]  # of stacks there is one array
+            self._check_stacks(seen, stacks_NK, valid_N)  # type: ignore[arg-type]
             newest = stacks_NK[:, -1]
         reached[moved, :-1] = numbers[moved, 1:]
         reached[moved, -1] = self._place(
@@ -153,10 +153,11 @@ class Frames:
 
     def take(self, stored: Arrays) -> Arrays:
         """The observations with these numbers (…, k)."""
-        places = cast(np.ndarray, stored) % self.capacity
+        numbers: np.ndarray = stored  # type: ignore[assignment]  # as `begin` gave them
+        places = numbers % self.capacity
         if self.stack == 1:
             places = places[..., 0]
-        return tree_map(lambda stored: stored.take(places, axis=0), self.frames)
+        return tree_map(lambda frames: frames.take(places, axis=0), self.frames)
 
     @property
     def oldest(self) -> int:

@@ -5,13 +5,21 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hotloop.errors import HotloopError, SpecError
 from hotloop.interrupts import INTERRUPTED, EndsTheCommand
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hotloop.api import Run
+    from hotloop.progress import Reporter
+    from hotloop.spec import Spec
 
 app = typer.Typer(
     name="hotloop",
@@ -137,6 +145,8 @@ def evaluate(
     from hotloop import api
     from hotloop.progress import Terminal
 
+    if record is not None and record.suffix.lower() != ".gif":
+        raise SpecError(f"--record {record}: a recording is a GIF; expected a name that ends in .gif")
     with Terminal() as reporter:
         agent = api.load_with(run, _parse_set(set_ or []), which=which, reporter=reporter, trust=trust)
         with reporter.counting("greedy episodes") as tell:
@@ -261,15 +271,15 @@ def main() -> None:
             raise
 
 
-def _read_spec(spec: str | None, assignments: list[str] | None, short: dict[str, Any]) -> Any:
+def _read_spec(spec: str | None, assignments: list[str] | None, short: Mapping[str, str | int | None]) -> "Spec":
     """The spec with --set and the short options on top; an env alone gets the default spec."""
     from hotloop.spec.reading import load_spec
 
     env = short["env.id"]
-    if spec is None and env is None:
+    if spec is None and not env:
         raise SpecError("say what to train: a preset (`hotloop list`), a file, or --env ID")
     given = {path: value for path, value in short.items() if value is not None}
-    base = spec if spec is not None else {"name": re.sub(r"[^\w.-]+", "-", env)}
+    base = spec if spec is not None else {"name": re.sub(r"[^\w.-]+", "-", str(env))}
     return load_spec(base, {**_parse_set(assignments or []), **given}, imports_plugins=True)
 
 
@@ -281,7 +291,7 @@ def _import_plugins(named: list[str]) -> None:
     plugins.import_named(named, plugins.current_folder())
 
 
-def _env_options(parsed: dict[str, Any], unused: dict[str, Any]) -> dict[str, Any]:
+def _env_options(parsed: dict[str, Any], unused: Mapping[str, object]) -> dict[str, Any]:
     """Options of an env that is only stepped: `--set env.options.x=…`, and nothing that belongs to training."""
 
     wrong = [path for path in parsed if not path.startswith("env.options.")]
@@ -291,7 +301,7 @@ def _env_options(parsed: dict[str, Any], unused: dict[str, Any]) -> dict[str, An
     return {path.removeprefix("env.options."): value for path, value in parsed.items()}
 
 
-def _console() -> Any:
+def _console() -> "Console":
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=140)
@@ -309,7 +319,7 @@ def _parse_set(assignments: list[str]) -> dict[str, Any]:
     return parsed
 
 
-def _report(work: Any, as_json: bool) -> None:
+def _report(work: "Callable[[Reporter], Run]", as_json: bool) -> None:
     from hotloop.progress import Terminal
 
     with Terminal() as reporter:
@@ -317,7 +327,7 @@ def _report(work: Any, as_json: bool) -> None:
     if as_json:
         _print_json(run.result)
         return
-    result = run.result
+    result, path = run.result, _folder_of(run)
     typer.echo(f"{result['stopped']}")
     speeds = f"{result['env_steps_per_s']:,.0f} steps/s, {result['updates_per_s']:,.0f} updates/s"
     typer.echo(
@@ -329,10 +339,10 @@ def _report(work: Any, as_json: bool) -> None:
     cut = f"; {result['episodes_cut']} episode(s) not played to the end" if result["episodes_cut"] else ""
     cut += f"; {result['episodes_endless']:g} reached evaluation.max_steps" if result["episodes_endless"] else ""
     typer.echo(f"  replay ratio {result['updates_per_step']:g}, score {score} (mean return{cut})")
-    typer.echo(f"  run        {run.path}")
+    typer.echo(f"  run        {path}")
     for name in ("curve.png", "recording.gif", "profile.png"):
-        if (run.path / name).is_file():
-            typer.echo(f"  {name.partition('.')[0]:<10} {run.path / name}")
+        if (path / name).is_file():
+            typer.echo(f"  {name.partition('.')[0]:<10} {path / name}")
     if "profile" in result:
         from hotloop.profiling.show import print_tables
 
@@ -341,32 +351,38 @@ def _report(work: Any, as_json: bool) -> None:
         typer.echo(f"  {what:<10} {command}")
 
 
-def _next_commands(run: Any) -> dict[str, str]:
+def _next_commands(run: "Run") -> dict[str, str]:
     """What can be done with a run that has just ended, as commands to copy."""
     from hotloop import registry
     from hotloop.api import profile_refusal
     from hotloop.envs.naming import from_outside
     from hotloop.runs.folder import RunFolder
 
-    folder, result, path = RunFolder.open(run.path), run.result, shlex.quote(str(run.path))
+    path = _folder_of(run)
+    folder, result, quoted = RunFolder.open(path), run.result, shlex.quote(str(path))
     spec = folder.read_spec()
     trust = " --trust" if folder.doubt() and from_outside(spec) else ""
     commands, ended_by = {}, result["stopped_by"]
-    if (run.path / "best").is_dir() or (run.path / "last").is_dir():
-        commands["evaluate"] = f"hotloop eval {path}" + ("" if (run.path / "best").is_dir() else " --which last")
+    if (path / "best").is_dir() or (path / "last").is_dir():
+        commands["evaluate"] = f"hotloop eval {quoted}" + ("" if (path / "best").is_dir() else " --which last")
         commands["evaluate"] += trust
     if ended_by in ("signal", "callback"):
-        commands["continue"] = f"hotloop resume {path}{trust}"
+        commands["continue"] = f"hotloop resume {quoted}{trust}"
     elif ended_by != "episodes":  # a new end would change nothing
         further = max(spec.stop.steps, _about_twice(int(result["env_steps"])))
-        commands["continue"] = f"hotloop resume {path} --steps {further}{trust}"
+        commands["continue"] = f"hotloop resume {quoted} --steps {further}{trust}"
     on_host = not registry.is_device_env(spec.env.id)
     is_found_here = not from_outside(spec) or folder.made_in in ("", os.getcwd())
     if "profile" not in result and is_found_here and not profile_refusal(spec, on_host=on_host):
-        commands["profile"] = f"hotloop profile {shlex.quote(str(run.path / 'spec.yaml'))}"
-    if any(run.path.glob("events.out.tfevents.*")):
-        commands["watch"] = f"tensorboard --logdir {path}"
+        commands["profile"] = f"hotloop profile {shlex.quote(str(path / 'spec.yaml'))}"
+    if any(path.glob("events.out.tfevents.*")):
+        commands["watch"] = f"tensorboard --logdir {quoted}"
     return commands
+
+
+def _folder_of(run: "Run") -> Path:
+    assert run.path is not None  # a command has none without
+    return run.path
 
 
 def _about_twice(steps: int) -> int:

@@ -51,7 +51,8 @@ class EndsTheCommand:
 
     As a rule by KeyboardInterrupt, so that what is open is closed. Where that is raised while a module is imported, the
     module may swallow it or crash, and raised in a callback of C (JAX has one in the garbage collector) Python only
-    prints it: there the process ends at once. So it does where the exception has ended nothing after two seconds.
+    prints it: there the process ends at once. So it does where the exception has ended nothing after two seconds,
+    unless a run has begun by then, which is asked to end.
     """
 
     LINE = "hotloop: stopped by SIGINT; there was nothing to save"
@@ -79,7 +80,7 @@ class EndsTheCommand:
                 self._end_at_once()
             frame = frame.f_back
         if self._late is None:
-            self._late = threading.Timer(self.SECONDS, self._end_at_once)
+            self._late = threading.Timer(self.SECONDS, self._end_late)
             self._late.daemon = True
             self._late.start()
         raise KeyboardInterrupt
@@ -88,6 +89,12 @@ class EndsTheCommand:
         if issubclass(said.exc_type, KeyboardInterrupt):
             self._end_at_once()
         self._hook(said)
+
+    def _end_late(self) -> None:
+        if signal.getsignal(signal.SIGINT) != self._end:  # a run has begun meanwhile, and is asked to save and end
+            signal.raise_signal(signal.SIGINT)
+        else:
+            self._end_at_once()
 
     def _end_at_once(self) -> None:
         for child in getattr(sys.modules.get("multiprocessing"), "active_children", list)():

@@ -60,11 +60,16 @@ def import_named(modules: Iterable[str], *folders: str) -> None:
         try:
             import_module(module)
         except ModuleNotFoundError as error:
-            raise SpecError(
-                f"plugins: there is no module {error.name}, installed or in the current folder; is it spelt so?"
-            ) from None
+            raise SpecError(f"plugins: {not_found(module, error)}") from None
         except Exception as error:  # whatever the user's own code raises
             raise SpecError(f"plugins: {module}: {type(error).__name__}: {error}") from error
+
+
+def not_found(module: str, error: ModuleNotFoundError) -> str:
+    """What to say when a module that the user named could not be imported: it is not there, or one that it imports."""
+    if error.name and not f"{module}.".startswith(f"{error.name}."):
+        return f"the module {module} imports {error.name}, which is neither installed nor in the current folder"
+    return f"there is no module {error.name}, installed or in the current folder; is it spelt so?"
 
 
 def look_for(module: str, folder: str) -> None:

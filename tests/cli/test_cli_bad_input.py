@@ -103,6 +103,9 @@ COMMAND_LINES = {
     "negative seed option": (["train", "tiny.yaml", "--seed", "-3"], ["seed", "-3"]),
     "resume of nothing": (["resume", "nowhere"], ["nowhere", "not a run"]),
     "eval of nothing": (["eval", "nowhere"], ["nowhere", "not a run"]),
+    "an env without a name": (["train", "--env", ""], ["say what to train", "--env ID"]),
+    "a check of a device env": (["check-env", "cartpole"], ["cartpole is a device env", "give a Gymnasium id"]),
+    "a recording that is no GIF": (["eval", "nowhere", "--record", "x.mp4"], ["--record x.mp4", ".gif"]),
 }
 
 

@@ -154,6 +154,10 @@ def test_an_installed_plug_in_that_is_broken_is_said_to_be_and_hinders_nobody(tm
         (["network.core={}", "replay.sequence={}"], ["network.core learns with head scalar"]),
         (["plugins=[]"], ["network.torso.kind", "'fourier'", "mlp, cnn, impala"]),
         (["plugins=[own_kindz]"], ["plugins: there is no module own_kindz"]),
+        (
+            ["plugins=[wants_more]"],
+            ["plugins: the module wants_more imports no_such_package, which is neither installed"],
+        ),
         (["plugins=own_kinds"], ["plugins: got 'own_kinds', expected a list"]),
         (["plugins=[broken]"], ["plugins: broken: ValueError: head 'c51' is registered already"]),
         (["env.id=corridr"], ["unknown env 'corridr'", "'corridor'"]),
@@ -164,6 +168,7 @@ def test_complaints_about_kinds_from_outside_are_as_good_as_about_our_own(here, 
     (here / "broken.py").write_text(
         "import hotloop\nhotloop.register_head('c51', hotloop.HeadRecord('', {}, '', ''))\n"
     )
+    (here / "wants_more.py").write_text("import no_such_package\n")
     words = [word for setting in settings for word in ("--set", setting)]
     line = _hotloop(here, "train", "mine.yaml", *words).refusal
     assert [part for part in expected if part not in line] == [], line

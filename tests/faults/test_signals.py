@@ -134,10 +134,30 @@ def wait():
     print("went on")
 cli.main()
 """
-    started = [sys.executable, "-c", code, "wait"]
-    default = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-    ran = subprocess.run(started, cwd=tmp_path, capture_output=True, text=True, timeout=60, **default)
+    ran = _run_python(code, tmp_path)
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", f"{LINE}\n")
+
+
+def test_ctrl_c_that_was_lost_before_a_run_ends_the_run_in_good_order(tmp_path):
+    code = """
+import contextlib, signal, time
+from hotloop.interrupts import EndsTheCommand, Interrupts
+with EndsTheCommand():
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    with Interrupts() as interrupts:
+        while not interrupts.seen:
+            time.sleep(0.01)
+print(interrupts.seen)
+"""
+    ran = _run_python(code, tmp_path)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "stopped by SIGINT\n", "")
+
+
+def _run_python(code, folder):
+    default = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    started = [sys.executable, "-c", code, "wait"]
+    return subprocess.run(started, cwd=folder, capture_output=True, text=True, timeout=60, **default)
 
 
 class _Interrupting(Silent):

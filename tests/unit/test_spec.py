@@ -259,6 +259,14 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
         {"network": {"torso": {"kind": "cnn", "channels": [8, 8], "kernels": [3], "strides": [1, 1]}}},
         "channels, kernels and strides describe 2, 1 and 2 convolutions",
     ),
+    "a number in place of a list": (
+        {"network": {"torso": {"hidden": 64}}},
+        "network.torso.hidden: got 64, expected a list, such as [1, 2]",
+    ),
+    "a number in place of a section": (
+        {"replay": 5},
+        "replay: got 5, expected a section, a mapping of fields to values",
+    ),
     "an unknown engine": ({"engine": "jx"}, "unknown engine 'jx'; did you mean 'jax'?"),
     "an unknown pipeline": ({"pipeline": "fusd"}, "unknown pipeline 'fusd'; did you mean 'fused'?"),
     "an unknown torso": (
@@ -562,7 +570,7 @@ def test_a_spec_is_read_from_a_file(tmp_path: Path, suffix: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [("- 1\n- 2\n", "holds list, expected a mapping"), ("", "holds NoneType"), ("{a", "not YAML")],
+    [("- 1\n- 2\n", "holds list, expected a mapping"), ("", "holds nothing, expected a mapping"), ("{a", "not YAML")],
 )
 def test_a_file_that_holds_no_spec_is_refused_by_name(tmp_path: Path, content: str, complaint: str) -> None:
     path = tmp_path / "mine.yaml"

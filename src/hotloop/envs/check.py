@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
+from hotloop import registry
 from hotloop.envs.host import HostEnvs, make_vector_env, open_envs
 from hotloop.envs.host_spaces import actions, observations
 from hotloop.envs.naming import look_in_current_folder
@@ -52,6 +53,11 @@ def check_env(env_id: str, options: dict[str, Any], observe: tuple[str, ...] = (
 
     `observe` chooses keys of a Dict observation, as `env.observe` does.
     """
+    if registry.is_device_env(env_id):
+        raise SpecError(
+            f"{env_id} is a device env, and only Gymnasium envs are checked; give a Gymnasium id, or module:Id "
+            "(ours are in hotloop.envs.gymnasium: hotloop.envs.gymnasium:hotloop/CartPole-v1)"
+        )
     try:
         look_in_current_folder(env_id)
         make_vector_env(env_id, 1, options).close()  # says what is wrong with an id, a package or an option

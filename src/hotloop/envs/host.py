@@ -17,10 +17,10 @@ import numpy as np
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 
-from hotloop import registry
+from hotloop import plugins, registry
 from hotloop.envs.gym_types import Env, Infos, Options, Raw, TimeLimit, VectorEnv, Wrap
 from hotloop.envs.host_spaces import ShowsChosen, spaces_of
-from hotloop.envs.naming import import_registering
+from hotloop.envs.naming import import_registering, split_id
 from hotloop.envs.own import OwnEnvId, in_processes, one_env
 from hotloop.envs.serial import MASK, SerialEnvs
 from hotloop.errors import EnvFailed, NotFinite, SpecError
@@ -65,7 +65,7 @@ def make_vector_env(
             extra = EXTRAS[error.name]
             raise SpecError(f"env.id {env_id} needs the package {error.name}; pip install 'hotloop[{extra}]'") from None
         raise SpecError(
-            f"env.id {env_id}: there is no module {error.name}, installed or in the current folder; is it spelt so?"
+            f"env.id {env_id}: {plugins.not_found(split_id(env_id)[0] or str(error.name), error)}"
         ) from None
     except gym.error.UnregisteredEnv:
         ours = f"known: {', '.join(registry.ENVS)}, and any Gymnasium id (module:Id imports the module first)"

@@ -178,7 +178,8 @@ def _parsed(text: str, where: str) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{where}: not JSON: {error}") from None
     if not isinstance(data, dict):
-        raise SpecError(f"{where} holds {type(data).__name__}, expected a mapping of spec fields")
+        held = "nothing" if data is None else type(data).__name__
+        raise SpecError(f"{where} holds {held}, expected a mapping of spec fields")
     return data
 
 
@@ -242,6 +243,8 @@ def _explain(error: "ErrorDetails", data: Mapping[str, object]) -> str:
         return f"{where}: {message}" if where else message
     if kind == "missing":
         return f"{where}: missing"
+    if kind in _EXPECTED:
+        return f"{where}: got {_short(seen)}, expected {_EXPECTED[kind]}"
     return f"{where}: got {_short(seen)}; {message[0].lower()}{message[1:]}"
 
 
@@ -253,6 +256,14 @@ def _short(value: object) -> str:
 
 
 _ABOUT_A_KEY = ("extra_forbidden", "missing")
+_A_SECTION = "a section, a mapping of fields to values"
+_EXPECTED = {
+    "tuple_type": "a list, such as [1, 2]",
+    "model_type": _A_SECTION,
+    "model_attributes_type": _A_SECTION,
+    "dict_type": "a mapping",
+}
+"""What pydantic expects, in words of a spec."""
 
 
 def _path_without_tags(loc: tuple[str | int, ...], data: Mapping[str, object], *, ends_in_key: bool) -> list[str | int]:

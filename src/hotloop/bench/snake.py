@@ -171,8 +171,9 @@ def learning_curves(reporter: Reporter) -> Curves:
             scores: list[list[float]] = []
             for seed in range(CURVE_SEEDS):
                 spec = load_spec(hotloop_spec(count), {"seed": seed})
-                finished = hotloop.train(spec, out=Path(folder) / f"{count}-{seed}")
-                rows = [row for row in metrics.read(finished.path / "metrics.jsonl") if row["kind"] == "eval"]
+                out = Path(folder) / f"{count}-{seed}"
+                hotloop.train(spec, out=out)
+                rows = [row for row in metrics.read(out / "metrics.jsonl") if row["kind"] == "eval"]
                 scores.append([row["score_mean"] for row in rows])
                 curves[label] = ([row["env_steps"] for row in rows], scores)
                 reporter.show(len(scores), CURVE_SEEDS, {"learning curves": label})

@@ -71,6 +71,10 @@ class HostPipeline:
             self.close()
             raise
 
+    def num_bytes(self) -> int:
+        """Memory of the replay."""
+        return self.replay.num_bytes()
+
     def close(self) -> None:
         """Let go of the envs, the judge of hindsight and the learner's thread."""
         self.envs.close()

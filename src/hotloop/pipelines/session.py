@@ -31,6 +31,21 @@ class Reading(NamedTuple):
         return int(np.sum(self.updates + self.skipped))
 
 
+class Stored(Protocol):
+    """What is asked of a replay before any of it is allocated."""
+
+    @property
+    def capacity(self) -> int:
+        """Transitions it holds."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory of one sample in a batch."""
+
+    def num_bytes(self) -> int:
+        """Memory of all that it holds."""
+
+
 class Session(Protocol):
     """A run in progress."""
 
@@ -75,3 +90,20 @@ class Session(Protocol):
 
     def weights(self, index: int) -> Any:
         """Flat weight vector of one member."""
+
+
+class Pipeline(Protocol):
+    """How a run flows: shapes and sizes, no state of its own."""
+
+    @property
+    def replay(self) -> Stored | None:
+        """What it learns from; None where that is what was just collected."""
+
+    def num_bytes(self) -> int:
+        """Memory of what it learns from: its replay, or the steps of a block."""
+
+    def session(self, members: Members) -> Session:
+        """The state of a run, for the host loop to drive."""
+
+    def close(self) -> None:
+        """Let go of what outlives a run: envs, their processes, the learner's thread."""

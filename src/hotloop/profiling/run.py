@@ -5,6 +5,7 @@ from typing import Any
 
 from hotloop.assembly import Assembly
 from hotloop.errors import SpecError
+from hotloop.pipelines.fused import Fused
 from hotloop.profiling import report, show, stages
 from hotloop.progress import Reporter
 from hotloop.replay.plan import readable
@@ -25,7 +26,9 @@ def profile_run(
             f"the run is saved, but its profile needs {readable(COPIES * plan.total)} and {readable(plan.available)} "
             "is available; lower replay.capacity for a profile"
         )
-    timed = stages.measure(assembly.pipeline, state, reporter)
+    pipeline = assembly.pipeline
+    assert isinstance(pipeline, Fused)  # of which those around a replay are, on the device
+    timed = stages.measure(pipeline, state, reporter)
     found = report.build(assembly.spec, timed, result, metrics.read(folder.metrics_file))
     found["machine"] = assembly.machine
     try:

@@ -119,7 +119,8 @@ class Agent:
         return write_gif(frames, Path(path), film.fps)
 
     def _best(self, obs_N: Arrays, legal_NA: np.ndarray | None = None) -> np.ndarray:
-        return np.argmax(targets.legal_only(self._policy(obs_N), legal_NA, xp=np), axis=-1).astype(np.int32)
+        best_N: np.ndarray = np.argmax(targets.legal_only(self._policy(obs_N), legal_NA, xp=np), axis=-1)
+        return best_N.astype(np.int32)
 
     def _legal(self, mask: ArrayLike | None, count: int, is_single: bool) -> np.ndarray | None:
         if mask is None:

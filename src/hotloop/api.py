@@ -112,7 +112,7 @@ class Run:
 
     def __getattr__(self, name: str) -> Json:
         """Look the figure up in `result`."""
-        result = self.__dict__.get("result", {})
+        result: Figures = self.__dict__.get("result", {})
         if name not in result:
             raise AttributeError(f"a run has no '{name}'; it has {', '.join(result)}")
         return result[name]

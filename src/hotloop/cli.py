@@ -381,7 +381,7 @@ def _next_commands(run: "Run", path: Path) -> dict[str, str]:
 
 def _about_twice(steps: int) -> int:
     """Twice as many, as a round number."""
-    unit = 10 ** max(0, len(str(2 * steps)) - 2)
+    unit: int = 10 ** max(0, len(str(2 * steps)) - 2)
     return 2 * steps // unit * unit
 
 

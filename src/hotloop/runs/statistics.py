@@ -68,7 +68,8 @@ def together(summaries: list[dict[str, float]], members: Members) -> Figures:
 
 def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
     """Means of sums; NaN where nothing was counted."""
-    return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+    means: np.ndarray = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+    return means
 
 
 def mean(values: np.ndarray) -> float | int | None:

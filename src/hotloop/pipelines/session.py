@@ -1,12 +1,33 @@
 """What the host loop drives: a pipeline with its state, whatever that state is made of."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from hotloop.engines.protocol import Weights
 from hotloop.evaluate import Episodes, Tell
 from hotloop.members import Members
 from hotloop.spans import Spans
+
+
+class Sums(Protocol):
+    """Since the last line of metrics; `experience.Totals` as NumPy arrays, or more."""
+
+    @property
+    def update(self) -> np.ndarray:
+        """METRICS of each member."""
+
+    @property
+    def episodes(self) -> np.ndarray:
+        """How many have ended."""
+
+    @property
+    def episode_return(self) -> np.ndarray:
+        """Of those."""
+
+    @property
+    def episode_length(self) -> np.ndarray:
+        """Of those."""
 
 
 class Reading(NamedTuple):
@@ -18,7 +39,7 @@ class Reading(NamedTuple):
     updates: np.ndarray
     skipped: np.ndarray
     skipped_in_a_row: np.ndarray
-    totals: Any  # Totals, as NumPy arrays
+    totals: Sums
 
     @property
     def env_steps(self) -> int:
@@ -88,8 +109,8 @@ class Session(Protocol):
     def close(self) -> None:
         """Let go of what outlives a run: envs and their processes."""
 
-    def weights(self, index: int) -> Any:
-        """Flat weight vector of one member."""
+    def weights(self, index: int) -> Weights:
+        """What one member acts with."""
 
 
 class Pipeline(Protocol):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hotloop.driver import Driver
     from hotloop.engines.jax.modules import Module
     from hotloop.envs.gym_types import Given
+    from hotloop.profiling.figures import AnyProfile, EnvProfile
     from hotloop.runs.store import InMemory
 
 
@@ -89,7 +90,7 @@ class Run:
     return_interval: list[float]
     by_seed: dict[str, list[float]]
     # Of one that was profiled.
-    profile: Figures
+    profile: "AnyProfile"
 
     def __init__(self, path: Path | None, result: Figures, kept: Kept | None = None, own: "Own | None" = None) -> None:
         self.path = path
@@ -194,16 +195,19 @@ def _profiled(driver: "Driver") -> Run:
         driver.reporter.warn(f"no profile: {result['stopped']}{'' if learned else ' before learning began'}")
         return _ended(driver, result)
     from hotloop.pipelines.device_session import DeviceSession
+    from hotloop.profiling.figures import as_figures
     from hotloop.profiling.host_report import profile_host_run
     from hotloop.profiling.run import profile_run
 
     folder = store.folder
     if on_host:
         pipeline = driver.assembly.pipeline_choice
-        result["profile"] = profile_host_run(driver.spec, pipeline, session.spans, result, folder, driver.reporter)
+        found = profile_host_run(driver.spec, pipeline, session.spans, result, folder, driver.reporter)
+        result["profile"] = as_figures(found)
     else:
         assert isinstance(session, DeviceSession)
-        result["profile"] = profile_run(driver.assembly, session.first_state(), result, folder, driver.reporter)
+        timed = profile_run(driver.assembly, session.first_state(), result, folder, driver.reporter)
+        result["profile"] = as_figures(timed)
     return _ended(driver, result)
 
 
@@ -222,7 +226,7 @@ def profile_refusal(spec: Spec, *, on_host: bool) -> str | None:
     return None
 
 
-def profile_env(env_id: str, /, **options: object) -> Figures:
+def profile_env(env_id: str, /, **options: object) -> "EnvProfile":
     """Say which Python functions of a Gymnasium env take the time of its steps."""
     from hotloop.profiling.functions import profile_env
 

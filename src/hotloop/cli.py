@@ -102,7 +102,9 @@ def profile(
             env, **_env_options(_parse_set(set_ or []), {"--steps": steps, "--seed": seed, "--out": out})
         )
         if as_json:
-            _print_json(found)
+            from hotloop.profiling.figures import as_figures
+
+            _print_json(as_figures(found))
             return
         from hotloop.profiling.show import print_functions
 

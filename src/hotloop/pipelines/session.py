@@ -6,28 +6,9 @@ import numpy as np
 
 from hotloop.engines.protocol import Weights
 from hotloop.evaluate import Episodes, Tell
+from hotloop.experience import Totals
 from hotloop.members import Members
 from hotloop.spans import Spans
-
-
-class Sums(Protocol):
-    """Since the last line of metrics; `experience.Totals` as NumPy arrays, or more."""
-
-    @property
-    def update(self) -> np.ndarray:
-        """METRICS of each member."""
-
-    @property
-    def episodes(self) -> np.ndarray:
-        """How many have ended."""
-
-    @property
-    def episode_return(self) -> np.ndarray:
-        """Of those."""
-
-    @property
-    def episode_length(self) -> np.ndarray:
-        """Of those."""
 
 
 class Reading(NamedTuple):
@@ -39,7 +20,7 @@ class Reading(NamedTuple):
     updates: np.ndarray
     skipped: np.ndarray
     skipped_in_a_row: np.ndarray
-    totals: Sums
+    totals: Totals[np.ndarray]
 
     @property
     def env_steps(self) -> int:

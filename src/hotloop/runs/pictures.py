@@ -41,7 +41,7 @@ def draw_curve(folder: Path, spec: Spec) -> Path:
         top.legend(frameon=False, loc="best", fontsize=9)
     _plot(bottom, train, "loss", color="#4a6076", linewidth=1.4, label="loss")
     bottom.set_ylabel("loss")
-    losses = [row["loss"] for row in train if row.get("loss")]
+    losses = [number(row, "loss") for row in train if row.get("loss")]
     if losses and max(losses) > 30 * min(losses):
         bottom.set_yscale("log")
     other = bottom.twinx()

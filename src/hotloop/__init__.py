@@ -1,6 +1,13 @@
 """hotloop trains value-based agents (the DQN family) at the speed of the hardware."""
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hotloop.api import load, profile, profile_env, resume, train
+    from hotloop.listeners import STOP, Listener
+    from hotloop.registry import Entry, HeadRecord, TorsoRecord, register_env, register_head, register_torso
+    from hotloop.spec import Spec
+    from hotloop.spec.reading import load_spec
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,7 +47,7 @@ _PUBLIC = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import the public names on first use: `import hotloop` stays light."""
     if name not in _PUBLIC:
         raise AttributeError(f"module 'hotloop' has no attribute '{name}'")

@@ -2,9 +2,10 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hotloop.assembly import Player
 from hotloop.engines.protocol import Weights
@@ -16,11 +17,15 @@ from hotloop.film import film_of
 from hotloop.learning import targets
 from hotloop.pipelines.explorer import Explorer
 from hotloop.runs.pictures import write_gif
-from hotloop.trees import leaves
+from hotloop.trees import Arrays, Shapes, Tree, leaves
 
 if TYPE_CHECKING:
     import jax
 
+    from hotloop.envs.device import ObsSpec
+
+Seen = Tree[ArrayLike]
+"""One observation, or a batch of them, as the env gives it."""
 EPISODES = 100
 """Played by an evaluation that is not told how many."""
 
@@ -33,7 +38,7 @@ class Agent:
         self.weights, self._policy = weights, self.engine.freeze(weights)
         self._random = np.random.default_rng(self.spec.seed)
 
-    def predict(self, obs: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
+    def predict(self, obs: Seen, deterministic: bool = True, action_mask: ArrayLike | None = None) -> int | np.ndarray:
         """Action for one observation (an int) or a batch of them (an array); not deterministic: explores.
 
         `action_mask` says which actions are legal, (A,) or (B, A) as the observations; without it all are.
@@ -49,7 +54,7 @@ class Agent:
             action_B = explorer.actions(self._policy, obs_B, legal_BA, self.spec.stop.steps, self._random)
         return int(action_B[0]) if is_single else action_B
 
-    def remember(self, obs: Any, memory: Any = None) -> tuple[Any, Any]:
+    def remember(self, obs: Seen, memory: Shapes = None) -> tuple[int | np.ndarray, Shapes]:
         """Greedy action and what is remembered after it, for agents with a core; None begins an episode."""
         obs_B, is_single = self._batch(obs)
         action_B, memory = self.engine.remember(self.weights, memory, obs_B)
@@ -62,7 +67,7 @@ class Agent:
                 "action, memory = agent.remember(obs, memory), with None at the start of an episode"
             )
 
-    def q_values(self, obs: Any) -> np.ndarray:
+    def q_values(self, obs: Seen) -> np.ndarray:
         """Q-values of one observation, shape (A,), or of a batch, (B, A)."""
         self._refuse_memory("q_values")
         obs_B, is_single = self._batch(obs)
@@ -95,25 +100,29 @@ class Agent:
 
     def record(self, path: str | Path, seed: int = 0) -> Path:
         """Write a GIF of one greedy episode, or of its first seconds."""
-        env: Any = self.env
+        env = self.env
         if not self.can_record:
             raise SpecError(f"env {self.spec.env.id} cannot draw itself; there is nothing to record")
         if isinstance(env, HostSpaces):
             frames, fps = host_recording.record(self.spec, env, self._best, seed)
             return write_gif(frames, Path(path), fps)
-        film = film_of(env.render_fps)
+        from hotloop.envs.device import Drawable
         from hotloop.pipelines.device_play import functions_of, record
 
+        if not isinstance(env, Drawable):
+            raise SpecError(f"env {self.spec.env.id} does not say how fast it is to be shown; give it render_fps")
+        film = film_of(env.render_fps)
         # The first picture is drawn before a step.
         steps = min(self.spec.evaluation.max_steps, film.every * (film.frames - 1))
         params, functions = cast("jax.Array", self.weights), functions_of(self.engine)
         frames = record(env, functions, params, seed, steps, film.every, self.spec.env.action_mask)
         return write_gif(frames, Path(path), film.fps)
 
-    def _best(self, obs_N: Any, legal_NA: np.ndarray | None = None) -> np.ndarray:
-        return np.argmax(targets.legal_only(self._policy(obs_N), legal_NA, xp=np), axis=-1).astype(np.int32)
+    def _best(self, obs_N: Arrays, legal_NA: np.ndarray | None = None) -> np.ndarray:
+        best_N: np.ndarray = np.argmax(targets.legal_only(self._policy(obs_N), legal_NA, xp=np), axis=-1)
+        return best_N.astype(np.int32)
 
-    def _legal(self, mask: Any, count: int, is_single: bool) -> np.ndarray | None:
+    def _legal(self, mask: ArrayLike | None, count: int, is_single: bool) -> np.ndarray | None:
         if mask is None:
             return None
         legal = np.asarray(mask).astype(bool)
@@ -123,14 +132,14 @@ class Agent:
             raise ValueError(f"action_mask has shape {legal.shape}, expected {expected}: one entry per action")
         return legal[None] if is_single else legal
 
-    def _batch(self, obs: Any) -> tuple[Any, bool]:
+    def _batch(self, obs: Seen) -> tuple[Arrays, bool]:
         if isinstance(self.env, HostSpaces):
             return self.env.observations.batch(obs)
         from hotloop.envs.device import map_obs
 
         found: list[bool] = []
 
-        def batch(spec: Any, part: Any) -> np.ndarray:
+        def batch(spec: "ObsSpec", part: ArrayLike) -> np.ndarray:
             array = np.asarray(part, spec.dtype)
             found.append(array.shape == spec.shape)
             if not found[-1] and array.shape[1:] != spec.shape:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Union
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Union
 
 from hotloop import plugins, registry
 from hotloop.envs.naming import (
@@ -17,19 +17,19 @@ from hotloop.envs.naming import (
 )
 from hotloop.errors import SpecError
 from hotloop.listeners import Checkpoint, Evaluation, Listener, Log, listeners_of
+from hotloop.plain import Figures, Json, number
 from hotloop.progress import Reporter, Silent
 from hotloop.runs.folder import RunFolder
 from hotloop.spec import Spec
 from hotloop.spec.reading import OWN_ENV, load_spec, plugins_in, sections_given
 
 if TYPE_CHECKING:
-    import gymnasium as gym
-
     from hotloop.agent import Agent
     from hotloop.assembly import Assembly, Own
     from hotloop.driver import Driver
     from hotloop.engines.jax.modules import Module
-    from hotloop.envs.device import DeviceEnv
+    from hotloop.envs.gym_types import Given
+    from hotloop.profiling.figures import AnyProfile, EnvProfile
     from hotloop.runs.store import InMemory
 
 
@@ -45,10 +45,8 @@ DEFAULT: Final = _Place.DEFAULT
 Out = str | Path | Literal[_Place.DEFAULT] | None
 Source = str | Path | Mapping[str, object] | Spec
 """A preset's name, a file, a mapping or a Spec."""
-OwnEnv = Union["gym.Env[Any, Any]", "DeviceEnv", Callable[..., "gym.Env[Any, Any] | DeviceEnv"]]
-"""An env of the user's own, or what makes one."""
-GivenEnv = OwnEnv | str | Mapping[str, object]
-"""One of these, an id, or a section of the spec."""
+GivenEnv = Union["Given", str, Mapping[str, object]]
+"""An env of the user's own or what makes one, an id, or a section of the spec."""
 
 
 class Kept(NamedTuple):
@@ -65,9 +63,36 @@ class Run:
     env of the user's own that it was trained with: `load` and `resume` take them from here.
     """
 
-    def __init__(
-        self, path: Path | None, result: dict[str, Any], kept: Kept | None = None, own: "Own | None" = None
-    ) -> None:
+    # What `result` says of every run.
+    run: str | None
+    env_steps: float
+    updates: float
+    updates_per_step: float
+    env_steps_per_s: float
+    updates_per_s: float
+    seconds: float
+    compile_seconds: float
+    seconds_evaluating: float
+    seconds_to_first_update: float | None
+    seconds_to_stop: float | None
+    return_mean: float | None
+    episodes_cut: int
+    episodes_endless: int
+    episodes: float
+    steps_per_episode: float | None
+    skipped: float
+    stopped: str
+    stopped_by: str
+    disk_error: str | None
+    # Of one with several seeds.
+    seeds: list[int]
+    return_iqm: float
+    return_interval: list[float]
+    by_seed: dict[str, list[float]]
+    # Of one that was profiled.
+    profile: "AnyProfile"
+
+    def __init__(self, path: Path | None, result: Figures, kept: Kept | None = None, own: "Own | None" = None) -> None:
         self.path = path
         self.result = result
         self.kept = kept
@@ -86,9 +111,9 @@ class Run:
         """Its agent, as `hotloop.load(run)` returns it: with the best weights, or the last where there are none."""
         return load(self)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Json:
         """Look the figure up in `result`."""
-        result = self.__dict__.get("result", {})
+        result: Figures = self.__dict__.get("result", {})
         if name not in result:
             raise AttributeError(f"a run has no '{name}'; it has {', '.join(result)}")
         return result[name]
@@ -165,20 +190,24 @@ def _profiled(driver: "Driver") -> Run:
         raise SpecError(refusal)
     driver.pace.logs_exactly |= on_host
     result = driver.train()
-    learned = result["updates"] + result["skipped"] > 0
+    learned = number(result, "updates") + number(result, "skipped") > 0
     if result["stopped_by"] == "signal" or not learned:
         driver.reporter.warn(f"no profile: {result['stopped']}{'' if learned else ' before learning began'}")
         return _ended(driver, result)
+    from hotloop.pipelines.device_session import DeviceSession
+    from hotloop.profiling.figures import as_figures
     from hotloop.profiling.host_report import profile_host_run
     from hotloop.profiling.run import profile_run
 
     folder = store.folder
     if on_host:
         pipeline = driver.assembly.pipeline_choice
-        result["profile"] = profile_host_run(driver.spec, pipeline, session.spans, result, folder, driver.reporter)
+        found = profile_host_run(driver.spec, pipeline, session.spans, result, folder, driver.reporter)
+        result["profile"] = as_figures(found)
     else:
-        state: Any = session
-        result["profile"] = profile_run(driver.assembly, state.first_state(), result, folder, driver.reporter)
+        assert isinstance(session, DeviceSession)
+        timed = profile_run(driver.assembly, session.first_state(), result, folder, driver.reporter)
+        result["profile"] = as_figures(timed)
     return _ended(driver, result)
 
 
@@ -197,7 +226,7 @@ def profile_refusal(spec: Spec, *, on_host: bool) -> str | None:
     return None
 
 
-def profile_env(env_id: str, /, **options: object) -> dict[str, Any]:
+def profile_env(env_id: str, /, **options: object) -> "EnvProfile":
     """Say which Python functions of a Gymnasium env take the time of its steps."""
     from hotloop.profiling.functions import profile_env
 
@@ -208,7 +237,7 @@ def resume(
     run: str | Path | Run,
     *,
     steps: int | None = None,
-    network: "Module | Mapping[str, object] | None" = None,
+    network: "Module | None" = None,
     env: GivenEnv | None = None,
     device_env: GivenEnv | None = None,
     trust: bool = False,
@@ -260,7 +289,7 @@ def load(
     run: str | Path | Run,
     *,
     which: str | None = None,
-    network: "Module | Mapping[str, object] | None" = None,
+    network: "Module | None" = None,
     env: GivenEnv | None = None,
     device_env: GivenEnv | None = None,
     reporter: Reporter | None = None,
@@ -286,8 +315,8 @@ def load_with(
     overrides: Mapping[str, object],
     *,
     which: str | None = None,
-    network: "Module | Mapping[str, object] | None" = None,
-    env: OwnEnv | None = None,
+    network: "Module | None" = None,
+    env: "Given | None" = None,
     reporter: Reporter | None = None,
     trust: bool = False,
 ) -> "Agent":
@@ -342,7 +371,7 @@ def _new_run(
         yield Driver(assembly, store, reporter, listeners)
 
 
-def _ended(driver: "Driver", result: dict[str, Any]) -> Run:
+def _ended(driver: "Driver", result: Figures) -> Run:
     from hotloop.runs.store import InMemory
 
     store, assembly = driver.store, driver.assembly
@@ -352,8 +381,8 @@ def _ended(driver: "Driver", result: dict[str, Any]) -> Run:
 
 def _own_of(
     run: str | Path | Run,
-    network: "Module | Mapping[str, object] | None",
-    env: OwnEnv | None,
+    network: "Module | None",
+    env: "Given | None",
     overrides: Mapping[str, object],
 ) -> "Own":
     """What of the user's own an agent is made with: what is given, else what its run was trained with in this process.
@@ -390,7 +419,7 @@ def _one_of(env: GivenEnv | None, device_env: GivenEnv | None) -> GivenEnv | Non
     return device_env if env is None else env
 
 
-def _apart(env: GivenEnv | None, overrides: dict[str, object]) -> tuple[OwnEnv | None, dict[str, object]]:
+def _apart(env: GivenEnv | None, overrides: dict[str, object]) -> tuple["Given | None", dict[str, object]]:
     """An env of the user's own, if it is one; a section or an id is a part of the spec instead."""
     if isinstance(env, Mapping):
         return None, {**overrides, "env": env}
@@ -405,7 +434,7 @@ def _assembled(spec: Spec, own: "Own", reporter: Reporter) -> "Assembly":
         return Assembly(spec, own)
 
 
-def _spec_of(folder: RunFolder, overrides: Mapping[str, object], trust: bool, own_env: OwnEnv | None) -> Spec:
+def _spec_of(folder: RunFolder, overrides: Mapping[str, object], trust: bool, own_env: "Given | None") -> Spec:
     """The spec of a run with overrides on top; refuses one from elsewhere that would have a module imported."""
     _import_plugins(folder, overrides, trust)
     made = folder.read_spec()

@@ -1,7 +1,7 @@
 """Env, engine and pipeline of a spec, wired together: the one place where the rooms meet."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypedDict
 
 from hotloop import registry
 from hotloop.engines.protocol import Engine
@@ -13,12 +13,16 @@ from hotloop.spec import EpsilonGreedy, Network, Spec
 from hotloop.spec.network import NOISE
 from hotloop.spec.reading import OWN_ENV, given, parse_spec
 from hotloop.spec.rules import is_set, only_on_the_host
+from hotloop.trees import ArraySpec, Specs
 
 if TYPE_CHECKING:
+    from hotloop.engines.jax.modules import Module
+    from hotloop.envs.device import DeviceEnv
+    from hotloop.envs.gym_types import Given
     from hotloop.envs.host import HostEnvs
     from hotloop.envs.host_spaces import HostSpaces
     from hotloop.envs.own import OwnEnv
-    from hotloop.pipelines.session import Session
+    from hotloop.pipelines.session import Pipeline, Session, Stored
 
 
 class PipelineChoice(NamedTuple):
@@ -34,34 +38,47 @@ class PipelineChoice(NamedTuple):
 class Own(NamedTuple):
     """What a user brings along from Python instead of naming it in a spec."""
 
-    network: Any = None
-    env: Any = None
+    network: "Module | None" = None
+    env: "Given | None" = None
     """A device env, a Gymnasium env, or a function that makes one of the two (`envs/own.py`)."""
     explores_as_given: bool = False
     """The user has said how to explore, so it is not decided again for a network of their own."""
 
 
+Learn = Callable[..., object]
+"""Gradient steps: `Engine.learn`, on the device `JaxEngine.update`."""
+
+
+class Replace(TypedDict, total=False):
+    """The stand-ins of `Substitutes` by name, as many as there are."""
+
+    env: "Given | None"
+    replay: "Callable[..., Stored] | None"
+    update: Callable[..., Learn] | None
+    log: bool
+
+
 class Substitutes(NamedTuple):
     """What stands in for a stage of a run, to see what the stage costs; None leaves it as it is."""
 
-    env: Any = None
+    env: "Given | None" = None
     """As `Own.env`; called without the options of the env that it stands in for."""
-    replay: Callable[[Any], Any] | None = None
+    replay: "Callable[..., Stored] | None" = None
     """Called with the pipeline's replay (`replay.host.HostReplay`, on the device a `replay.device.DeviceReplay`), gives
     what is used instead."""
-    update: Callable[[Any], Any] | None = None
+    update: Callable[..., Learn] | None = None
     """Called with what learns (`Engine.learn`, on the device `JaxEngine.update`), gives what is called instead."""
     log: bool = True
     """Whether lines of metrics are written: the one who drives the session does."""
 
-    def put_into(self, pipeline: Any) -> None:
+    def put_into(self, pipeline: "Pipeline") -> None:
         """Replace the replay and the update of a pipeline that has no session yet."""
         for name, make in (("replay", self.replay), ("update", self.update)):
             if make is None:
                 continue
             if not callable(make):
                 raise SpecError(f"replace: {name} is {make!r}, expected a function that is given the run's own {name}")
-            if not hasattr(pipeline, name):
+            if getattr(pipeline, name, None) is None:
                 raise SpecError(f"replace: this run has no {name}")
             setattr(pipeline, name, make(getattr(pipeline, name)))
 
@@ -86,7 +103,7 @@ def _never_explores(spec: Spec) -> bool:
     return all(schedule.get(name, 0) == 0 for name in ("value", "start", "end"))
 
 
-def _with_env(spec: Spec, **changes: Any) -> Spec:
+def _with_env(spec: Spec, **changes: object) -> Spec:
     return spec.model_copy(update={"env": spec.env.model_copy(update=changes)})
 
 
@@ -107,7 +124,7 @@ def _never_evaluated(spec: Spec) -> tuple[Spec, list[str]]:
 class Player:
     """Env and engine of a spec, to play with trained weights. Starts JAX; leaves no Gymnasium env open."""
 
-    env: Any
+    env: "DeviceEnv | HostSpaces"
     """A device env, or the HostSpaces of a Gymnasium env."""
 
     def __init__(self, spec: Spec, own: Own | None = None) -> None:
@@ -121,7 +138,7 @@ class Player:
         self.pipeline_choice = self._choose_pipeline()
         record = ENGINES[self.spec.engine]
         start, make = registry.imported(record.start), registry.imported(record.make)
-        self.machine = start(self.spec, steps_meanwhile=self.pipeline_choice.name == "concurrent")
+        self.machine: dict[str, str] = start(self.spec, steps_meanwhile=self.pipeline_choice.name == "concurrent")
         obs, num_actions = self._make_env()
         try:
             self.engine: Engine = make(self.spec, obs, num_actions, own.network)
@@ -154,13 +171,13 @@ class Player:
         """What makes the envs that are trained on: one of the user's own may be lent instead of made."""
         return (self._own_env and self._own_env.trained) or self.spec.env.id
 
-    def _make_env(self) -> tuple[Any, int]:
+    def _make_env(self) -> tuple[Specs, int]:
         """Build `env`; returns the shapes of an observation and the number of actions."""
         if self.on_device:
             from hotloop.envs.device import make_env, obs_shapes
 
-            own_env, env = self._own_env, self.spec.env
-            self.env = make_env(env.id, env.options) if own_env is None else own_env.device
+            own, env = self._own_env, self.spec.env
+            self.env = make_env(env.id, env.options) if own is None or own.device is None else own.device
             return obs_shapes(self.env), self.env.num_actions
         self.env = self._look_at_host_env()
         return self.env.observations.shapes, self.env.actions.size
@@ -223,7 +240,7 @@ class Assembly(Player):
     """What a spec asks for, built but not compiled. Has Gymnasium envs open until it is closed."""
 
     envs: "HostEnvs | None" = None
-    pipeline: Any = None
+    pipeline: "Pipeline"
 
     def __init__(self, spec: Spec, own: Own | None = None, substitutes: Substitutes | None = None) -> None:
         substitutes = substitutes or Substitutes()
@@ -237,11 +254,11 @@ class Assembly(Player):
             self.close()
             raise
 
-    def _make_pipeline(self) -> Any:
+    def _make_pipeline(self) -> "Pipeline":
         make = registry.imported(self._makers(self.pipeline_choice.name)[self.spec.learns_from])
-        if self.envs is not None:
-            return make(self.spec, self.envs, self.engine)
-        return make(self.spec, self.env, self.engine.device_functions)
+        of = (self.env, self.engine.device_functions) if self.envs is None else (self.envs, self.engine)
+        made: Pipeline = make(self.spec, *of)
+        return made
 
     def __enter__(self) -> Self:
         return self
@@ -251,7 +268,7 @@ class Assembly(Player):
 
     def close(self) -> None:
         """Let go of what outlives a run: envs, their processes, the learner's thread."""
-        if self.envs is not None and self.pipeline is not None:
+        if hasattr(self, "pipeline"):
             self.pipeline.close()
         elif self.envs is not None:
             self.envs.close()
@@ -301,8 +318,7 @@ class Assembly(Player):
 
     def session(self, members: Members) -> "Session":
         """The pipeline with its state, for the host loop to drive."""
-        session: Session = self.pipeline.session(members)
-        return session
+        return self.pipeline.session(members)
 
     def memory_plan(self) -> MemoryPlan:
         """What the run will need, before any of it is allocated."""
@@ -312,22 +328,23 @@ class Assembly(Player):
         available = available_host_memory() if apart is None else apart
         times = f" x {axis.rows} {self.spec.members.kind}s" if axis.count > 1 else ""
         weights = axis.rows * 4 * self.engine.num_weights
+        replay, learned_from = self.pipeline.replay, self.pipeline.num_bytes()
         if on_policy := self.spec.on_policy:
-            collected = self.pipeline.num_bytes()
             parts = {
                 f"weights, moments, gradient{times}": 4 * weights,
-                f"{block.env_steps:,} steps at a time": axis.num_devices * collected,
-                f"{block.updates} minibatches": axis.num_devices * 2 * on_policy.epochs * collected,
+                f"{block.env_steps:,} steps at a time": axis.num_devices * learned_from,
+                f"{block.updates} minibatches": axis.num_devices * 2 * on_policy.epochs * learned_from,
             }
             return MemoryPlan(parts, available, self._memory_remedies(), "on_policy.steps")
-        drawn, batch, replay = self.spec.updates_per_draw, self.spec.replay.batch_size, self.pipeline.replay
-        stored = {f"replay of {replay.capacity:,} transitions{times}": axis.rows * replay.num_bytes()}
+        assert replay is not None  # whatever is not on-policy has one
+        drawn, batch = self.spec.updates_per_draw, self.spec.replay.batch_size
+        stored = {f"replay of {replay.capacity:,} transitions{times}": axis.rows * learned_from}
         used = {
             f"weights, target, moments, gradient{times}": 5 * weights,
             f"{drawn} batches": axis.num_devices * 2 * drawn * batch * replay.row_bytes,
         }
         if axis.rows > axis.num_devices:
-            used[f"the {self.spec.members.kind} at work on each device"] = axis.num_devices * replay.num_bytes()
+            used[f"the {self.spec.members.kind} at work on each device"] = axis.num_devices * learned_from
         if self.on_device or apart is None:
             return MemoryPlan({**stored, **used}, available, self._memory_remedies())
         beside = MemoryPlan(used, available, (), "replay.batch_size", f"{self.machine['device']} memory")
@@ -335,14 +352,14 @@ class Assembly(Player):
 
     def _memory_remedies(self) -> tuple[str, ...]:
         """What else than a smaller replay would make a run fit."""
-        if self.on_device:
+        if self.envs is None:
             return (f"the number of {self.spec.members.kind}s",) if self.spec.members.are_many else ()
-        shapes, replay = self.env.observations.shapes, self.spec.replay
-        is_image = getattr(shapes, "dtype", None) == "uint8" and len(shapes.shape) == 3
-        if is_image and replay.stacked_frames == 1 and shapes.shape[0] <= shapes.shape[2]:
-            return (
-                f"if its first axis is stacked frames, store each once with replay.stacked_frames={shapes.shape[0]}",
-            )
+        shapes, replay = self.envs.observations.shapes, self.spec.replay
+        if not isinstance(shapes, ArraySpec) or shapes.dtype != "uint8" or len(shapes.shape) != 3:
+            return ()
+        frames, _, width = shapes.shape
+        if replay.stacked_frames == 1 and frames <= width:
+            return (f"if its first axis is stacked frames, store each once with replay.stacked_frames={frames}",)
         return ()
 
     def describe(self) -> list[str]:
@@ -354,9 +371,10 @@ class Assembly(Player):
             f"pipeline: {self.pipeline_choice}; device: {self.machine['device']}; threads: {self.machine['threads']}",
             str(self.memory_plan()),
         ]
-        if spec.on_policy is None and self.pipeline.replay.capacity != spec.replay.capacity:
+        replay = self.pipeline.replay
+        if replay is not None and replay.capacity != spec.replay.capacity:
             lines.append(
-                f"replay.capacity {spec.replay.capacity:,} rounded down to {self.pipeline.replay.capacity:,}, "
+                f"replay.capacity {spec.replay.capacity:,} rounded down to {replay.capacity:,}, "
                 f"a whole number of blocks of {block.env_steps:,} transitions"
             )
         return lines

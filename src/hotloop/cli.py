@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hotloop.api import Run
+    from hotloop.plain import Figures, Json
     from hotloop.progress import Reporter
     from hotloop.spec import Spec
 
@@ -101,7 +102,9 @@ def profile(
             env, **_env_options(_parse_set(set_ or []), {"--steps": steps, "--seed": seed, "--out": out})
         )
         if as_json:
-            _print_json(found)
+            from hotloop.profiling.figures import as_figures
+
+            _print_json(as_figures(found))
             return
         from hotloop.profiling.show import print_functions
 
@@ -150,7 +153,7 @@ def evaluate(
     with Terminal() as reporter:
         agent = api.load_with(run, _parse_set(set_ or []), which=which, reporter=reporter, trust=trust)
         with reporter.counting("greedy episodes") as tell:
-            figures: dict[str, Any] = agent.evaluate(episodes, seed, tell)
+            figures: Figures = {**agent.evaluate(episodes, seed, tell)}
         if record is not None:
             with reporter.busy("recording"):
                 figures["recording"] = str(agent.record(record, seed))
@@ -291,7 +294,7 @@ def _import_plugins(named: list[str]) -> None:
     plugins.import_named(named, plugins.current_folder())
 
 
-def _env_options(parsed: dict[str, Any], unused: Mapping[str, object]) -> dict[str, Any]:
+def _env_options(parsed: Mapping[str, object], unused: Mapping[str, object]) -> dict[str, object]:
     """Options of an env that is only stepped: `--set env.options.x=…`, and nothing that belongs to training."""
 
     wrong = [path for path in parsed if not path.startswith("env.options.")]
@@ -307,7 +310,7 @@ def _console() -> "Console":
     return Console() if sys.stdout.isatty() else Console(width=140)
 
 
-def _parse_set(assignments: list[str]) -> dict[str, Any]:
+def _parse_set(assignments: list[str]) -> dict[str, object]:
     from hotloop.spec.reading import parse_value
 
     parsed = {}
@@ -327,71 +330,66 @@ def _report(work: "Callable[[Reporter], Run]", as_json: bool) -> None:
     if as_json:
         _print_json(run.result)
         return
-    result, path = run.result, _folder_of(run)
-    typer.echo(f"{result['stopped']}")
-    speeds = f"{result['env_steps_per_s']:,.0f} steps/s, {result['updates_per_s']:,.0f} updates/s"
+    path = run.path
+    assert path is not None  # the command line always gives it a folder
+    typer.echo(f"{run.stopped}")
+    speeds = f"{run.env_steps_per_s:,.0f} steps/s, {run.updates_per_s:,.0f} updates/s"
     typer.echo(
-        f"  {result['env_steps']:,} env steps in {result['seconds']:.1f} s "
-        f"({speeds if result['env_steps_per_s'] else 'none of them now'}, "
-        f"compile {result['compile_seconds']:.1f} s, evaluating {result['seconds_evaluating']:.1f} s)"
+        f"  {run.env_steps:,} env steps in {run.seconds:.1f} s "
+        f"({speeds if run.env_steps_per_s else 'none of them now'}, "
+        f"compile {run.compile_seconds:.1f} s, evaluating {run.seconds_evaluating:.1f} s)"
     )
-    score = "none yet" if result["return_mean"] is None else f"{result['return_mean']:.1f}"
-    cut = f"; {result['episodes_cut']} episode(s) not played to the end" if result["episodes_cut"] else ""
-    cut += f"; {result['episodes_endless']:g} reached evaluation.max_steps" if result["episodes_endless"] else ""
-    typer.echo(f"  replay ratio {result['updates_per_step']:g}, score {score} (mean return{cut})")
+    score = "none yet" if run.return_mean is None else f"{run.return_mean:.1f}"
+    cut = f"; {run.episodes_cut} episode(s) not played to the end" if run.episodes_cut else ""
+    cut += f"; {run.episodes_endless:g} reached evaluation.max_steps" if run.episodes_endless else ""
+    typer.echo(f"  replay ratio {run.updates_per_step:g}, score {score} (mean return{cut})")
     typer.echo(f"  run        {path}")
     for name in ("curve.png", "recording.gif", "profile.png"):
         if (path / name).is_file():
             typer.echo(f"  {name.partition('.')[0]:<10} {path / name}")
-    if "profile" in result:
+    if "profile" in run.result:
         from hotloop.profiling.show import print_tables
 
-        print_tables(result["profile"], _console())
-    for what, command in _next_commands(run).items():
+        print_tables(run.profile, _console())
+    for what, command in _next_commands(run, path).items():
         typer.echo(f"  {what:<10} {command}")
 
 
-def _next_commands(run: "Run") -> dict[str, str]:
+def _next_commands(run: "Run", path: Path) -> dict[str, str]:
     """What can be done with a run that has just ended, as commands to copy."""
     from hotloop import registry
     from hotloop.api import profile_refusal
     from hotloop.envs.naming import from_outside
     from hotloop.runs.folder import RunFolder
 
-    path = _folder_of(run)
-    folder, result, quoted = RunFolder.open(path), run.result, shlex.quote(str(path))
+    folder, named = RunFolder.open(path), shlex.quote(str(path))
     spec = folder.read_spec()
     trust = " --trust" if folder.doubt() and from_outside(spec) else ""
-    commands, ended_by = {}, result["stopped_by"]
+    commands, ended_by = {}, run.stopped_by
     if (path / "best").is_dir() or (path / "last").is_dir():
-        commands["evaluate"] = f"hotloop eval {quoted}" + ("" if (path / "best").is_dir() else " --which last")
+        commands["evaluate"] = f"hotloop eval {named}" + ("" if (path / "best").is_dir() else " --which last")
         commands["evaluate"] += trust
     if ended_by in ("signal", "callback"):
-        commands["continue"] = f"hotloop resume {quoted}{trust}"
+        commands["continue"] = f"hotloop resume {named}{trust}"
     elif ended_by != "episodes":  # a new end would change nothing
-        further = max(spec.stop.steps, _about_twice(int(result["env_steps"])))
-        commands["continue"] = f"hotloop resume {quoted} --steps {further}{trust}"
+        further = max(spec.stop.steps, _about_twice(int(run.env_steps)))
+        commands["continue"] = f"hotloop resume {named} --steps {further}{trust}"
     on_host = not registry.is_device_env(spec.env.id)
     is_found_here = not from_outside(spec) or folder.made_in in ("", os.getcwd())
-    if "profile" not in result and is_found_here and not profile_refusal(spec, on_host=on_host):
+    if "profile" not in run.result and is_found_here and not profile_refusal(spec, on_host=on_host):
         commands["profile"] = f"hotloop profile {shlex.quote(str(path / 'spec.yaml'))}"
     if any(path.glob("events.out.tfevents.*")):
-        commands["watch"] = f"tensorboard --logdir {quoted}"
+        commands["watch"] = f"tensorboard --logdir {named}"
     return commands
-
-
-def _folder_of(run: "Run") -> Path:
-    assert run.path is not None  # a command has none without
-    return run.path
 
 
 def _about_twice(steps: int) -> int:
     """Twice as many, as a round number."""
-    unit = 10 ** max(0, len(str(2 * steps)) - 2)
+    unit: int = 10 ** max(0, len(str(2 * steps)) - 2)
     return 2 * steps // unit * unit
 
 
-def _print_json(data: dict[str, Any]) -> None:
+def _print_json(data: "Json") -> None:
     from hotloop.runs.metrics import finite
 
     typer.echo(json.dumps(finite(data), allow_nan=False))

@@ -7,7 +7,8 @@ changes what the program computes, so an interrupted and resumed run ends in the
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from hotloop.listeners import Audience, Checkpoint, Chunk, End, Evaluation, List
 from hotloop.narrator import Narrator
 from hotloop.pace import Pace, crossed
 from hotloop.pipelines.session import Reading
+from hotloop.plain import Figures
 from hotloop.progress import Reporter
 from hotloop.runs.store import InFolder, Store
 from hotloop.standing import Standing, counts
@@ -49,16 +51,14 @@ class Driver:
         self.pace, self.stages, self.interrupts = Pace(self.spec), StageClock(self.session.spans), Interrupts()
         self.logged_at: int | None = None
 
-    def train(self) -> dict[str, Any]:
+    def train(self) -> Figures:
         """Run from the first block to a stop rule; returns the run's figures."""
         self._compile()
         self.session.begin()  # an env that is wrong from the first reset on leaves nothing behind
         self.store.begin(self.spec, {"machine": self.assembly.machine, "pipeline": str(self.assembly.pipeline_choice)})
         return self._drive(resumed_at=None)
 
-    def resume(
-        self, arrays: dict[str, np.ndarray], facts: dict[str, Any], *, moves_end: bool = False
-    ) -> dict[str, Any]:
+    def resume(self, arrays: dict[str, np.ndarray], facts: Figures, *, moves_end: bool = False) -> Figures:
         """Run on from a checkpoint; `moves_end`: to a new end, which a goal already reached does not forestall."""
         try:
             lost = self.session.restore(arrays)
@@ -92,7 +92,7 @@ class Driver:
 
     # -- the loop -------------------------------------------------------------------------------------
 
-    def _drive(self, resumed_at: int | None) -> dict[str, Any]:
+    def _drive(self, resumed_at: int | None) -> Figures:
         try:
             self.audience.tell(Start(self.spec, self.store.path, resumed_at))
             with self.interrupts:
@@ -133,7 +133,7 @@ class Driver:
                 self._show(host)
         return host, stop
 
-    def _finish(self, host: Reading, stop: Stop) -> dict[str, Any]:
+    def _finish(self, host: Reading, stop: Stop) -> Figures:
         self.clock.stop(host)
         if self.logged_at != host.env_steps:  # the last line of metrics may just have been written
             self._log(host)
@@ -187,7 +187,7 @@ class Driver:
         self.logged_at = host.env_steps
         for notice in self.session.notices():
             self.reporter.warn(notice)
-        line = {**self._line(host, self.clock.lap(host)), **self.session.own_figures()}
+        line: Figures = {**self._line(host, self.clock.lap(host)), **self.session.own_figures()}
         line |= figures.stages_of(self.stages.lap())
         if forget:
             self.session.forget_totals()
@@ -197,7 +197,7 @@ class Driver:
         shown = figures.shown_of(self._line(host, self.clock.recent), self.standing)
         self.audience.tell(Chunk(host.env_steps, self.spec.stop.steps, shown))
 
-    def _line(self, host: Reading, rates: Rates) -> dict[str, Any]:
+    def _line(self, host: Reading, rates: Rates) -> Figures:
         return figures.line_of(self.spec, host, time.perf_counter() - self.began, rates)
 
     def _evaluate(self, host: Reading) -> None:
@@ -225,7 +225,7 @@ class Driver:
         named = self.assembly.engine.to_named(self.session.weights(index))
         self.store.save_weights(which, named, self.standing.weights_facts(host, index))
 
-    def _checkpoint(self, host: Reading) -> Any:
+    def _checkpoint(self, host: Reading) -> Path | None:
         where = self.store.save_state(host.env_steps, self.session.arrays, self.standing.facts(host))
         if where is not None:
             self.audience.tell(Checkpoint(host.env_steps, where))

@@ -1,9 +1,10 @@
 """An evaluation in mid-run: greedy episodes that Ctrl-C does not wait for, and what they say together."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hotloop.interrupts import Interrupted, Interrupts
 from hotloop.pipelines.session import Session
+from hotloop.plain import Figures
 from hotloop.progress import Reporter
 from hotloop.runs import statistics
 
@@ -11,8 +12,8 @@ from hotloop.runs import statistics
 class Played(NamedTuple):
     """What greedy episodes came to: for each member, and for all of them."""
 
-    each: list[dict[str, Any]]
-    together: dict[str, Any]
+    each: list[dict[str, float]]
+    together: Figures
 
 
 def play(session: Session, attempt: int, interrupts: Interrupts, reporter: Reporter) -> Played | None:
@@ -27,5 +28,5 @@ def play(session: Session, attempt: int, interrupts: Interrupts, reporter: Repor
             played = session.evaluate(tell, attempt)
         except Interrupted:
             return None
-    each: list[dict[str, Any]] = [episodes.summary() for episodes in played]
-    return Played(each, statistics.together(each, session.members) if len(each) > 1 else each[0])
+    each = [episodes.summary() for episodes in played]
+    return Played(each, statistics.together(each, session.members) if len(each) > 1 else {**each[0]})

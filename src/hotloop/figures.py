@@ -1,14 +1,14 @@
 """The figures of a run: of a line of metrics, of the live line, and of its result."""
 
-from typing import Any
-
 import numpy as np
 
 from hotloop.clock import Clock, Rates
 from hotloop.learning import schedules
 from hotloop.pipelines.session import Reading
+from hotloop.plain import Figures
 from hotloop.runs import statistics
 from hotloop.spec import Spec
+from hotloop.spec.schedules import AnySchedule
 from hotloop.standing import Standing
 from hotloop.stopping import Stop
 
@@ -16,7 +16,7 @@ ON_EVERY_SESSION = {"evaluate", "log"}
 """Stages that say nothing of a pipeline: where there are no others, a line of metrics has none."""
 
 
-def line_of(spec: Spec, host: Reading, seconds: float, rates: Rates) -> dict[str, Any]:
+def line_of(spec: Spec, host: Reading, seconds: float, rates: Rates) -> Figures:
     """What a line of metrics says: means over the members, and with several of them each one's own."""
     totals = host.totals
     loss, grad_norm, q, applied = totals.update.T
@@ -32,7 +32,7 @@ def line_of(spec: Spec, host: Reading, seconds: float, rates: Rates) -> dict[str
         "q_mean": ratio(q, applied),
     }
     explore = "epsilon" if spec.exploration.kind == "epsilon_greedy" else "temperature"
-    figures: dict[str, Any] = {
+    figures: Figures = {
         "seconds": round(seconds, 3),
         "env_steps_per_s": round(rates.env_steps, 1),
         "updates_per_s": round(rates.updates, 1),
@@ -46,12 +46,12 @@ def line_of(spec: Spec, host: Reading, seconds: float, rates: Rates) -> dict[str
     return figures
 
 
-def stages_of(lap: dict[str, float]) -> dict[str, Any]:
+def stages_of(lap: dict[str, float]) -> Figures:
     """What a line of metrics says of the stages, for pipelines whose stages run on the host."""
     return {"stage_seconds": lap} if set(lap) - ON_EVERY_SESSION else {}
 
 
-def shown_of(line: dict[str, Any], standing: Standing) -> dict[str, Any]:
+def shown_of(line: Figures, standing: Standing) -> Figures:
     """The few figures of a live line."""
     evaluation = standing.evaluation
     return {
@@ -64,9 +64,7 @@ def shown_of(line: dict[str, Any], standing: Standing) -> dict[str, Any]:
     }
 
 
-def result_of(
-    spec: Spec, host: Reading, standing: Standing, clock: Clock, stop: Stop, seconds: float
-) -> dict[str, Any]:
+def result_of(spec: Spec, host: Reading, standing: Standing, clock: Clock, stop: Stop, seconds: float) -> Figures:
     """The run's figures. Counts are of one member (a mean, if they differ); speeds are of all together."""
     line, evaluation = line_of(spec, host, seconds, clock.speed), standing.evaluation or {}
     learned = host.first_update_at > 0
@@ -100,5 +98,5 @@ def result_of(
     return result
 
 
-def _at(schedule: Any, env_steps: int) -> float:
+def _at(schedule: AnySchedule, env_steps: int) -> float:
     return float(schedules.value_at(env_steps, xp=schedules.Scalars, **schedule.model_dump()))

@@ -1,8 +1,7 @@
 """What the terminal hears of a run: a live line, and a lasting one per evaluation."""
 
-from typing import Any
-
 from hotloop.listeners import Chunk, Evaluation, Listener
+from hotloop.plain import Figures, number, numbers
 from hotloop.progress import Reporter
 
 
@@ -21,15 +20,15 @@ class Narrator(Listener):
         self._reporter.say(f"step {evaluation.env_steps:>9,}  {_said(evaluation.summary)}")
 
 
-def _said(summary: dict[str, Any]) -> str:
+def _said(summary: Figures) -> str:
     """An evaluation in one line: the return, and the env's own figures."""
     own = [name for name in summary if name.endswith("_mean") and name not in ("return_mean", "length_mean")]
-    figures = "".join(f"  {name.removesuffix('_mean')} {summary[name]:.1f}" for name in own)
+    figures = "".join(f"  {name.removesuffix('_mean')} {number(summary, name):.1f}" for name in own)
     if cut := summary.get("cut"):
         figures += f"  (cut short: {cut} of the episodes were not played to their end; see evaluation.max_share)"
-    if endless := summary.get("endless"):
-        figures += f"  ({endless:g} episodes reached evaluation.max_steps and count as they stood)"
+    if summary.get("endless"):
+        figures += f"  ({number(summary, 'endless'):g} episodes reached evaluation.max_steps and count as they stood)"
     if "return_iqm" not in summary:
-        return f"greedy return {summary['return_mean']:7.1f} ± {summary['return_std']:.1f}{figures}"
-    low, high = summary["return_interval"]
-    return f"greedy return, IQM of seeds {summary['return_iqm']:7.1f} ({low:.1f}–{high:.1f}){figures}"
+        return f"greedy return {number(summary, 'return_mean'):7.1f} ± {number(summary, 'return_std'):.1f}{figures}"
+    low, high = numbers(summary, "return_interval")
+    return f"greedy return, IQM of seeds {number(summary, 'return_iqm'):7.1f} ({low:.1f}–{high:.1f}){figures}"

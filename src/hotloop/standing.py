@@ -1,13 +1,15 @@
 """How a run stands: what it knows beside its arrays, and what the manifest of a checkpoint says of that."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from hotloop.members import Members
 from hotloop.pipelines.session import Reading
+from hotloop.plain import Figures, Json
 
 
 @dataclass
@@ -15,13 +17,13 @@ class Standing:
     """The last evaluation, the best one, and what is still owed."""
 
     members: Members
-    evaluation: dict[str, Any] | None = None
+    evaluation: Figures | None = None
     best_return: float | None = None
     owes_evaluation: bool = False
     evaluations_failed: int = 0  # since the last one that did not: each attempt plays other episodes
     goal_from: int = -1  # evaluations after this env step may end the run as solved
 
-    def facts(self, host: Reading) -> dict[str, Any]:
+    def facts(self, host: Reading) -> Figures:
         """What the manifest of a checkpoint says of it."""
         return {
             **counts(host),
@@ -33,12 +35,12 @@ class Standing:
         }
 
     @classmethod
-    def from_facts(cls, facts: dict[str, Any], members: Members) -> Self:
+    def from_facts(cls, facts: Figures, members: Members) -> Self:
         """Take back what `facts` gave; raises ValueError for what it cannot have given."""
-        best, evaluation = facts.get("best_return"), facts.get("evaluation")
-        is_evaluation = isinstance(evaluation, dict) and _is_evaluation(evaluation, members)
-        if not (best is None or isinstance(best, int | float)) or not (evaluation is None or is_evaluation):
-            raise ValueError(f"the checkpoint's manifest has best_return {best!r} and evaluation {evaluation!r}")
+        best, found = facts.get("best_return"), facts.get("evaluation")
+        evaluation = _evaluation(found, members)
+        if not (best is None or isinstance(best, int | float)) or (found is not None and evaluation is None):
+            raise ValueError(f"the checkpoint's manifest has best_return {best!r} and evaluation {found!r}")
         return cls(
             members,
             evaluation,
@@ -48,7 +50,7 @@ class Standing:
             _whole(facts, "goal_from", -1),
         )
 
-    def take(self, env_steps: int, summaries: list[dict[str, Any]], summary: dict[str, Any]) -> bool:
+    def take(self, env_steps: int, summaries: Sequence[Mapping[str, float]], summary: Figures) -> bool:
         """Note an evaluation: each member's summary and that of all; returns whether one has never been so good."""
         self.owes_evaluation, self.evaluations_failed = False, 0
         self.evaluation = {"env_steps": env_steps, **summary}
@@ -67,10 +69,10 @@ class Standing:
         """Index of the member that did best in the last evaluation."""
         if not self.members.are_many or self.evaluation is None:
             return 0
-        returns = np.array(self.evaluation[self.members.by]["return_mean"])
+        returns = np.array(_returns(self.evaluation, self.members), np.float64)
         return int(np.argmax(np.nan_to_num(returns, nan=-math.inf)))
 
-    def weights_facts(self, host: Reading, index: int) -> dict[str, Any]:
+    def weights_facts(self, host: Reading, index: int) -> Figures:
         """What the manifest of one member's weights says."""
         return {
             "env_steps": int(host.steps[index]),
@@ -80,13 +82,13 @@ class Standing:
         }
 
 
-def counts(host: Reading) -> dict[str, Any]:
+def counts(host: Reading) -> Figures:
     """How far a run is, as every manifest says it."""
     updates = [int(count) for count in host.updates]
     return {"env_steps": host.env_steps, "updates": updates if len(updates) > 1 else updates[0]}
 
 
-def _whole(facts: dict[str, Any], name: str, otherwise: int) -> int:
+def _whole(facts: Figures, name: str, otherwise: int) -> int:
     """A whole number from a checkpoint's manifest, if it is there."""
     number = facts.get(name, otherwise)
     if type(number) is not int:
@@ -94,14 +96,19 @@ def _whole(facts: dict[str, Any], name: str, otherwise: int) -> int:
     return number
 
 
-def _is_evaluation(found: dict[str, Any], members: Members) -> bool:
-    """Whether all that is read from it later is there."""
+def _evaluation(found: Json, members: Members) -> Figures | None:
+    """An evaluation from a checkpoint's manifest, if all that is read from it later is there."""
+    if not isinstance(found, dict):
+        return None
     names = ("env_steps", "return_mean", *(("return_iqm",) if members.are_many else ()))
-    by_member = found.get(members.by) if members.are_many else {"return_mean": [0.0]}
+    each = _returns(found, members) if members.are_many else [0.0]
+    numbers = [*(found.get(name) for name in names), found.get("cut", 0), *each]
+    is_one = len(each) == len(members) and all(isinstance(number, int | float) for number in numbers)
+    return found if is_one else None
+
+
+def _returns(evaluation: Figures, members: Members) -> Sequence[Json]:
+    """Mean returns of each of several members; none if it does not say them."""
+    by_member = evaluation.get(members.by)
     each = by_member.get("return_mean") if isinstance(by_member, dict) else None
-    numbers = (
-        [found.get(name) for name in names]
-        + [found.get("cut", 0)]
-        + (each if isinstance(each, list) and len(each) == len(members) else [None])
-    )
-    return all(isinstance(number, int | float) for number in numbers)
+    return each if isinstance(each, list) else []

@@ -8,6 +8,7 @@ import numpy as np
 from hotloop.errors import Diverged
 from hotloop.members import Members
 from hotloop.pipelines.session import Reading
+from hotloop.plain import number
 from hotloop.spec import Spec
 from hotloop.standing import Standing
 
@@ -36,12 +37,13 @@ def reason_to_stop(spec: Spec, host: Reading, standing: Standing) -> Stop | None
 def solved_by(spec: Spec, standing: Standing) -> Stop | None:
     """What the last evaluation has reached, if it was whole and is one that counts."""
     goal, evaluation = spec.stop.return_at_least, standing.evaluation
-    if goal is None or not evaluation or evaluation.get("cut") or evaluation["env_steps"] <= standing.goal_from:
+    if goal is None or not evaluation or evaluation.get("cut") or number(evaluation, "env_steps") <= standing.goal_from:
         return None
     name, words = ("return_iqm", f"interquartile mean return of the {standing.members.kind}s")
     if not standing.members.are_many:
         name, words = ("return_mean", "mean return")
-    return Stop("goal", f"solved: {words} {evaluation[name]:.1f} >= {goal:g}") if evaluation[name] >= goal else None
+    reached = number(evaluation, name)
+    return Stop("goal", f"solved: {words} {reached:.1f} >= {goal:g}") if reached >= goal else None
 
 
 def how_to_go_on(spec: Spec, host: Reading, stop: Stop, path: Path | None) -> str:

@@ -5,10 +5,10 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hotloop import figures
-from hotloop.assembly import Assembly, Own, Substitutes
+from hotloop.assembly import Assembly, Own, Replace, Substitutes
 from hotloop.clock import Clock, StageClock
 from hotloop.errors import SpecError
 from hotloop.pace import Pace, crossed
@@ -33,9 +33,9 @@ class Trial(NamedTuple):
 
 
 def trial(
-    spec: str | Path | Mapping[str, Any] | Spec,
+    spec: str | Path | Mapping[str, object] | Spec,
     *,
-    replace: Mapping[str, Any] | None = None,
+    replace: Replace | None = None,
     seconds: float = 5.0,
     own: Own | None = None,
 ) -> Trial:
@@ -52,7 +52,7 @@ def trial(
         return _measured(session, assembly.spec, seconds, metrics, notices)
 
 
-def substitutes_of(replace: Mapping[str, Any]) -> Substitutes:
+def substitutes_of(replace: Replace) -> Substitutes:
     """The stand-ins by the names of their stages."""
     if unknown := sorted(set(replace) - set(Substitutes._fields)):
         raise SpecError(f"replace: there is no stage '{unknown[0]}'; the stages are {', '.join(Substitutes._fields)}")

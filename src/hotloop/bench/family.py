@@ -2,12 +2,15 @@
 
 import statistics
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hotloop.bench.measure import COST, Result, Row, interleave, machine, paired_ratio
 from hotloop.bench.update import K, hotloop_updates
 from hotloop.progress import Reporter
 from hotloop.spec.reading import load_spec
+
+if TYPE_CHECKING:
+    from hotloop.pipelines.fused import FusedState
 
 ROUNDS, TRAINING_ROUNDS = 30, 9
 HEADS: dict[str, dict[str, object]] = {
@@ -93,13 +96,16 @@ def _cartpoles() -> dict[str, tuple[Callable[[], None], int]]:
 def _trainer(preset: str, blocks: int, overrides: Mapping[str, object]) -> tuple[Callable[[], None], int]:
     """Return a call that trains so many blocks, and their env steps. A replay counts as full from the start."""
     from hotloop.assembly import Assembly
+    from hotloop.pipelines.device_session import DeviceSession
     from hotloop.trial import begun
 
     spec = load_spec(preset, {"evaluation.every": 0, "stop.return_at_least": None, "stop.steps": 10**9, **overrides})
-    session: Any = begun(Assembly(spec))
+    assembly = Assembly(spec)
+    session, replay = begun(assembly), assembly.pipeline.replay
     session.advance(-(-spec.replay.start // spec.block_plan.env_steps))
-    if spec.learns_from == "transitions":
-        session.state = session.state._replace(replay=_filled(session.state.replay, session.pipeline.replay.capacity))
+    if replay is not None:
+        assert isinstance(session, DeviceSession)
+        session.state = _filled(session.state, replay.capacity)
 
     def call() -> None:
         session.advance(blocks)
@@ -108,16 +114,17 @@ def _trainer(preset: str, blocks: int, overrides: Mapping[str, object]) -> tuple
     return call, blocks * spec.block_plan.env_steps
 
 
-def _filled(storage: Any, capacity: int) -> Any:
-    """A replay whose rows all count, with priorities of all sizes."""
+def _filled(state: "FusedState", capacity: int) -> "FusedState":
+    """As if all rows of the replay had been written, with priorities of their own if it has any."""
     import jax
     import jax.numpy as jnp
 
     from hotloop.replay import device_tree
-    from hotloop.replay.device import Storage
 
-    rows, priorities = storage
-    if priorities:
+    ring, priorities = state.replay
+    if isinstance(priorities, device_tree.Tree):
         drawn = jax.random.uniform(jax.random.key(1), (capacity,), minval=0.1)
         priorities = jax.jit(device_tree.change)(priorities, jnp.arange(capacity), drawn)
-    return Storage(rows._replace(size=jnp.int32(capacity)), priorities)
+    return state._replace(
+        replay=state.replay._replace(ring=ring._replace(size=jnp.int32(capacity)), priorities=priorities)
+    )

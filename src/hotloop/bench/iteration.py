@@ -24,8 +24,10 @@ def run(reporter: Reporter) -> Result:
         },
     )
     from hotloop.assembly import Assembly
+    from hotloop.pipelines.fused import Fused
 
     pipeline = Assembly(spec).pipeline
+    assert isinstance(pipeline, Fused)
     import jax
     import jax.numpy as jnp
 

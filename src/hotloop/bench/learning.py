@@ -6,11 +6,12 @@ benchmark was started in.
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from hotloop.bench.measure import Result, Row, machine
+from hotloop.plain import Figures, inner, number, numbers
 from hotloop.progress import Reporter
 from hotloop.runs import statistics
 
@@ -38,9 +39,9 @@ class Reference(NamedTuple):
 class Curve(NamedTuple):
     """What the evaluations of a preset said: the interquartile mean over seeds and its interval."""
 
-    env_steps: list[int]
+    env_steps: list[float]
     middle: list[float]
-    interval: list[tuple[float, float]]
+    interval: list[list[float]]
 
 
 SNAKE = {
@@ -55,9 +56,9 @@ def run(reporter: Reporter) -> Result:
     result = Result("learning", {})
     curves: dict[str, Curve] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for number, preset in enumerate(FAMILY):
+        for done, preset in enumerate(FAMILY, 1):
             curves[preset] = _cartpole(result, preset, Path(folder), reporter)
-            reporter.show(number + 1, len(FAMILY), {"presets on CartPole": preset})
+            reporter.show(done, len(FAMILY), {"presets on CartPole": preset})
         for preset, reference in SNAKE.items():
             curves[preset] = _snake(result, preset, reference, Path(folder), reporter)
     _draw(curves, Path(PICTURE))
@@ -89,7 +90,7 @@ def _snake(result: Result, preset: str, reference: Reference, folder: Path, repo
 
     overrides = {"seed": FIRST_SEED, "seeds": SEEDS, "stop.steps": reference.steps, "evaluation.every": SNAKE_EVERY}
     with reporter.busy(f"training {preset}"):
-        done = hotloop.train(preset, out=folder / preset, **overrides)
+        done = hotloop.train(hotloop.load_spec(preset, overrides), out=folder / preset)
     rows = _evaluations(done)
     for index, seed in enumerate(done.seeds):
         reached = _first(rows, index, "score_mean", reference.score)
@@ -109,7 +110,7 @@ def _snake(result: Result, preset: str, reference: Reference, folder: Path, repo
     return curve
 
 
-def _evaluations(done: "Run") -> list[dict[str, Any]]:
+def _evaluations(done: "Run") -> list[Figures]:
     from hotloop.runs import metrics
 
     assert done.path is not None
@@ -118,22 +119,23 @@ def _evaluations(done: "Run") -> list[dict[str, Any]]:
 
 def _on_new_episodes(done: "Run", seed: int, elsewhere: dict[str, int] | None = None) -> dict[str, float]:
     """What the last weights of a seed reach in episodes that no evaluation has played; perhaps on another grid."""
-    import hotloop
+    from hotloop.api import load_with
 
-    agent = hotloop.load(done, which=f"seed-{seed}", **(elsewhere or {}))
+    agent = load_with(done, elsewhere or {}, which=f"seed-{seed}")
     return agent.evaluate(episodes=100, seed=NEW_EPISODES + seed)
 
 
-def _curve(rows: list[dict[str, Any]], figure: str) -> Curve:
+def _curve(rows: list[Figures], figure: str) -> Curve:
     return Curve(
-        [row["env_steps"] for row in rows],
-        [row[f"{figure}_iqm"] for row in rows],
-        [tuple(row[f"{figure}_interval"]) for row in rows],
+        [number(row, "env_steps") for row in rows],
+        [number(row, f"{figure}_iqm") for row in rows],
+        [numbers(row, f"{figure}_interval") for row in rows],
     )
 
 
-def _first(rows: list[dict[str, Any]], index: int, figure: str, goal: float) -> int | None:
-    return next((row["env_steps"] for row in rows if row["by_seed"][figure][index] >= goal), None)
+def _first(rows: list[Figures], index: int, figure: str, goal: float) -> float | None:
+    reached = (number(row, "env_steps") for row in rows if numbers(inner(row, "by_seed"), figure)[index] >= goal)
+    return next(reached, None)
 
 
 def _draw(curves: dict[str, Curve], path: Path) -> None:
@@ -142,8 +144,8 @@ def _draw(curves: dict[str, Curve], path: Path) -> None:
 
     columns, rows = 5, -(-len(curves) // 5)
     figure = Figure(figsize=(13, 2.6 * rows), layout="constrained")
-    for number, (name, curve) in enumerate(curves.items()):
-        axes = figure.add_subplot(rows, columns, number + 1)
+    for place, (name, curve) in enumerate(curves.items()):
+        axes = figure.add_subplot(rows, columns, place + 1)
         steps = [step / 1000 for step in curve.env_steps]
         low, high = ([bounds[end] for bounds in curve.interval] for end in (0, 1))
         axes.fill_between(steps, low, high, alpha=0.25, linewidth=0)

@@ -9,13 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hotloop.bench.measure import Result, Row, interleave, machine, paired_ratio
 from hotloop.plain import Figures, Json
 from hotloop.progress import Reporter
 from hotloop.spec import Spec
 from hotloop.spec.reading import load_spec
+
+if TYPE_CHECKING:
+    from hotloop.pipelines.host_run import HostRun
 
 ROUNDS, SECONDS = 7, 5.0
 ENVS = 8
@@ -83,7 +86,7 @@ class _Worker:
         command = [sys.executable, "-m", "hotloop.bench.pixels", case, str(vector_steps), str(threads)]
         self._process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def ask(self, what: Json) -> Any:
+    def ask(self, what: Json) -> dict[str, float]:
         """Send one line, wait for one line."""
         assert self._process.stdin
         assert self._process.stdout
@@ -91,7 +94,8 @@ class _Worker:
         answer = self._process.stdout.readline()
         if not answer:
             raise ValueError("a trainer of this benchmark ended early; its error is above")
-        return json.loads(answer)
+        figures: dict[str, float] = json.loads(answer)
+        return figures
 
     def close(self) -> None:
         """End it."""
@@ -120,11 +124,14 @@ def _pong(pipeline: str, num_envs: int, updates_per_step: float, threads: int, s
     )
 
 
-def _session(spec: Spec) -> Any:
+def _session(spec: Spec) -> "HostRun":
     from hotloop.assembly import Assembly
+    from hotloop.pipelines.host_run import HostRun
     from hotloop.trial import begun
 
-    return begun(Assembly(spec))
+    session = begun(Assembly(spec))
+    assert isinstance(session, HostRun)
+    return session
 
 
 def _hotloop_trainer(case: str, vector_steps: int, threads: int) -> Callable[[], int]:
@@ -179,7 +186,7 @@ def _sb3_trainer(threads: int) -> Callable[[], int]:
     return advance
 
 
-def _costs(session: Any) -> dict[str, float]:
+def _costs(session: "HostRun") -> dict[str, float]:
     """Milliseconds of one vector step with acting and storing, and of one update."""
     session.advance(20)
     before, blocks = session.spans.seconds(), 20
@@ -245,7 +252,7 @@ def _compare(name: str, alone: Callable[[], None], ours: str, act: Callable[[], 
     return rows
 
 
-def _pong_alone(spec: Spec, session: Any) -> Callable[[], None]:
+def _pong_alone(spec: Spec, session: "HostRun") -> Callable[[], None]:
     """The vector env with actions made beforehand, and a forward pass of what it shows."""
     import numpy as np
 
@@ -269,8 +276,8 @@ def _mario_alone(spec: Spec) -> Callable[[], None]:
 
     from hotloop.envs.mario import Mario
 
-    options: dict[str, Any] = spec.env.options
-    games = [Mario(**options) for _ in range(ENVS)]
+    make: Callable[..., Mario] = Mario  # its options are those of the spec
+    games = [make(**spec.env.options) for _ in range(ENVS)]
     random = np.random.default_rng(0)
     for game in games:
         game.reset(seed=0)
@@ -278,7 +285,7 @@ def _mario_alone(spec: Spec) -> Callable[[], None]:
     def step() -> None:
         for game in games:
             buttons = game.buttons[int(random.integers(len(game.buttons)))]
-            for _ in range(options["skip"]):
+            for _ in range(game.skip):
                 game.nes.step_frame(buttons)
 
     return step

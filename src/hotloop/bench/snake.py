@@ -18,7 +18,7 @@ from hotloop.bench.measure import Result, Row, machine, paired_ratio
 from hotloop.bench.slow_baseline import DISCOUNT, EPSILON_END, EPSILON_START, EPSILON_STEPS, SlowTraining, Switches
 from hotloop.bench.snake_games import Games
 from hotloop.bench.snake_picture import Curves, draw
-from hotloop.plain import Figures
+from hotloop.plain import Figures, number
 from hotloop.progress import Reporter
 from hotloop.spec import Spec
 from hotloop.spec.reading import load_spec
@@ -69,10 +69,10 @@ def run(reporter: Reporter) -> Result:
     threads, thread_seconds = _choose_torch_threads()
     trainings = {name: SlowTraining(case.switches, audit=True) for name, case in CASES.items()}
     digests = {}
-    for number, (name, training) in enumerate(trainings.items()):
+    for place, (name, training) in enumerate(trainings.items(), 1):
         training.advance(COMPARED_STEPS)
         digests[name] = training.digest()
-        reporter.show(number + 1, len(trainings), {"comparing results of": name})
+        reporter.show(place, len(trainings), {"comparing results of": name})
     same = {name: digest == digests["baseline"] for name, digest in digests.items()}
     early = trainings["cached flood fill"].cache
     wrong = f"{early.wrong / early.found:.2%} of its answers on young snakes, {cache_errors(Games())}"
@@ -171,10 +171,11 @@ def learning_curves(reporter: Reporter) -> Curves:
             scores: list[list[float]] = []
             for seed in range(CURVE_SEEDS):
                 spec = load_spec(hotloop_spec(count), {"seed": seed})
-                finished = hotloop.train(spec, out=Path(folder) / f"{count}-{seed}")
-                rows = [row for row in metrics.read(finished.path / "metrics.jsonl") if row["kind"] == "eval"]
-                scores.append([row["score_mean"] for row in rows])
-                curves[label] = ([row["env_steps"] for row in rows], scores)
+                out = Path(folder) / f"{count}-{seed}"
+                hotloop.train(spec, out=out)
+                rows = [row for row in metrics.read(out / "metrics.jsonl") if row["kind"] == "eval"]
+                scores.append([number(row, "score_mean") for row in rows])
+                curves[label] = ([number(row, "env_steps") for row in rows], scores)
                 reporter.show(len(scores), CURVE_SEEDS, {"learning curves": label})
     return curves
 
@@ -182,13 +183,13 @@ def learning_curves(reporter: Reporter) -> Curves:
 def _interleave(advance: dict[str, tuple[Callable[[int], None], int]], reporter: Reporter) -> dict[str, list[float]]:
     """Env steps per second of each case in each round, in the order A B C, C B A, …"""
     speed: dict[str, list[float]] = {name: [] for name in advance}
-    for number in range(ROUNDS):
-        for name in list(advance) if number % 2 == 0 else list(reversed(advance)):
+    for turn in range(ROUNDS):
+        for name in list(advance) if turn % 2 == 0 else list(reversed(advance)):
             case, env_steps = advance[name]
             started = time.perf_counter()
             case(env_steps)
             speed[name].append(env_steps / (time.perf_counter() - started))
-            reporter.show(number, ROUNDS, {"rounds": name})
+            reporter.show(turn, ROUNDS, {"rounds": name})
     return speed
 
 

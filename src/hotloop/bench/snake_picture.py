@@ -9,7 +9,7 @@ from hotloop.bench.measure import Row
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Curves = dict[str, tuple[list[int], list[list[float]]]]
+Curves = dict[str, tuple[list[float], list[list[float]]]]
 """Per line: env steps, and for each seed the scores at them."""
 
 COLOURS = {

@@ -8,9 +8,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from hotloop.bench.measure import Result, Row, machine
+from hotloop.plain import Figures, number
 from hotloop.progress import Reporter
 
 
@@ -25,11 +25,11 @@ def run(reporter: Reporter) -> Result:
         for case in ("first start", "second start"):
             reporter.say(f"{case}: hotloop {' '.join(command)}")
             seconds, out = _timed(command, Path(folder), cache)
-            figures: dict[str, Any] = json.loads(out.splitlines()[-1])
-            note = f"{figures['stopped']} after {figures['env_steps']:,} env steps"
-            result.rows.append(Row(f"{case}/compile", figures["compile_seconds"], "s"))
-            result.rows.append(Row(f"{case}/to first update", figures["seconds_to_first_update"], "s"))
-            result.rows.append(Row(f"{case}/shell to solved", figures["seconds_to_stop"], "s", note=note))
+            figures: Figures = json.loads(out.splitlines()[-1])
+            note = f"{figures['stopped']} after {number(figures, 'env_steps'):,} env steps"
+            result.rows.append(Row(f"{case}/compile", number(figures, "compile_seconds"), "s"))
+            result.rows.append(Row(f"{case}/to first update", number(figures, "seconds_to_first_update"), "s"))
+            result.rows.append(Row(f"{case}/shell to solved", number(figures, "seconds_to_stop"), "s", note=note))
             result.rows.append(Row(f"{case}/shell to prompt", seconds, "s", note="with pictures and recording"))
     return result
 

@@ -54,7 +54,7 @@ def hotloop_trainer(spec: Spec) -> Callable[[int], float]:
 
     def train(env_steps: int) -> float:
         with tempfile.TemporaryDirectory() as folder:
-            done = hotloop.train(spec, out=Path(folder) / "run", **{"stop.steps": env_steps})
+            done = hotloop.train(load_spec(spec, {"stop.steps": env_steps}), out=Path(folder) / "run")
         return float(done.env_steps_per_s)
 
     return train

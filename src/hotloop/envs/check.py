@@ -4,12 +4,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
 from hotloop import registry
+from hotloop.envs.gym_types import Env, Options, Raw, Space
 from hotloop.envs.host import HostEnvs, make_vector_env, open_envs
 from hotloop.envs.host_spaces import actions, observations
 from hotloop.envs.naming import look_in_current_folder
@@ -17,8 +18,7 @@ from hotloop.envs.serial import MASK
 from hotloop.errors import SpecError
 from hotloop.trees import leaves, tree_map
 
-Env = gym.Env[Any, Any]
-See = Callable[[Any], Any]
+See = Callable[[Raw], Raw]
 """Leaves of an observation what the agent will see."""
 STEPS = 500
 SECONDS = 0.5
@@ -48,7 +48,7 @@ class Report(NamedTuple):
         return all(finding.level != "wrong" for finding in self.findings)
 
 
-def check_env(env_id: str, options: dict[str, Any], observe: tuple[str, ...] = ()) -> Report:
+def check_env(env_id: str, options: Options, observe: tuple[str, ...] = ()) -> Report:
     """Step the env with random actions and watch; never raises for what the env itself does.
 
     `observe` chooses keys of a Dict observation, as `env.observe` does.
@@ -67,7 +67,7 @@ def check_env(env_id: str, options: dict[str, Any], observe: tuple[str, ...] = (
     except Exception as error:
         return Report([Finding("wrong", f"it cannot be made: {type(error).__name__}: {error}")], None, None)
     findings: list[Finding] = []
-    seen_by_agent: gym.Space[Any] = env.observation_space
+    seen_by_agent: Space = env.observation_space
     for what in ("observations", "actions"):
         try:
             if what == "actions":
@@ -96,12 +96,12 @@ def check_env(env_id: str, options: dict[str, Any], observe: tuple[str, ...] = (
     return Report(findings, cost, cost_of_16)
 
 
-def _chosen(observe: tuple[str, ...], obs: Any) -> Any:
+def _chosen(observe: tuple[str, ...], obs: Raw) -> Raw:
     """What the agent will see of an observation."""
     return {name: obs[name] for name in observe if name in obs} if observe and isinstance(obs, Mapping) else obs
 
 
-def _watch(env: Env, see: See, space: gym.Space[Any]) -> list[Finding]:
+def _watch(env: Env, see: See, space: Space) -> list[Finding]:
     """One env, step by step: is what it returns, and `see` leaves, of the space it says?"""
     found: dict[str, Finding] = {}
 
@@ -109,7 +109,7 @@ def _watch(env: Env, see: See, space: gym.Space[Any]) -> list[Finding]:
         found.setdefault(key, Finding(level, text))
 
     choose = _chooser(env, 0)
-    answer: Any = env.reset(seed=0)  # whatever it may return
+    answer: object = env.reset(seed=0)  # whatever it may return
     if not (isinstance(answer, tuple) and len(answer) == 2):
         return [Finding("wrong", "reset() must return (observation, info)")]
     (obs, info), ended = answer, 0
@@ -122,7 +122,7 @@ def _watch(env: Env, see: See, space: gym.Space[Any]) -> list[Finding]:
             seen = "is missing in a step" if mask is None else f"is {getattr(mask, 'shape', type(mask).__name__)}"
             size = actions(env.action_space).size
             note("mask", "note", f"info['{MASK}'] {seen}, expected ({size},): env.action_mask: true would be refused")
-        stepped: Any = env.step(choose(info))
+        stepped: object = env.step(choose(info))
         if not (isinstance(stepped, tuple) and len(stepped) == 5):
             return [Finding("wrong", "step() must return (observation, reward, terminated, truncated, info)")]
         obs, reward, terminated, truncated, info = see(stepped[0]), *stepped[1:]
@@ -161,11 +161,11 @@ def _mask(env: Env, info: object) -> np.ndarray | None:
     return np.asarray(mask).astype(bool)
 
 
-def _chooser(env: Env, seed: int) -> Callable[[object], Any]:
+def _chooser(env: Env, seed: int) -> Callable[[object], Raw]:
     """Random actions: those that the last `info` calls legal, if it does."""
     numbered, random = actions(env.action_space), np.random.default_rng(seed)
 
-    def choose(info: object) -> Any:
+    def choose(info: object) -> Raw:
         legal = _mask(env, info)
         among = np.arange(numbered.size) if legal is None or not legal.any() else np.flatnonzero(legal)
         return numbered.decode(random.choice(among, 1))[0]
@@ -173,7 +173,7 @@ def _chooser(env: Env, seed: int) -> Callable[[object], Any]:
     return choose
 
 
-def _check_obs(space: gym.Space[Any], obs: Any, where: str, note: Callable[[str, str, str], None]) -> None:
+def _check_obs(space: Space, obs: Raw, where: str, note: Callable[[str, str, str], None]) -> None:
     for leaf in leaves(obs):
         if np.issubdtype(np.asarray(leaf).dtype, np.floating) and not np.isfinite(leaf).all():
             note("finite obs", "wrong", f"an observation of {where} holds NaN or infinity")
@@ -187,14 +187,14 @@ def _shares(a: object, b: object) -> bool:
     return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and np.shares_memory(a, b)
 
 
-def _repeats(env_id: str, options: dict[str, Any], see: See) -> list[Finding]:
+def _repeats(env_id: str, options: Options, see: See) -> list[Finding]:
     """The same seed and actions twice."""
     seen = []
     for _ in range(2):
         with closing(gym.make(env_id, disable_env_checker=True, **options)) as env:
             choose = _chooser(env, 1)
             obs, info = env.reset(seed=7)
-            trace: list[Any] = [tree_map(np.copy, see(obs))]
+            trace: list[Raw] = [tree_map(np.copy, see(obs))]
             for _ in range(STEPS // 5):
                 obs, reward, terminated, truncated, info = env.step(choose(info))
                 trace += [tree_map(np.copy, see(obs)), float(reward)]
@@ -209,7 +209,7 @@ def _repeats(env_id: str, options: dict[str, Any], see: See) -> list[Finding]:
     return [Finding("note", text)]
 
 
-def _begun(env_id: str, options: dict[str, Any], masked: bool, observe: tuple[str, ...], num_envs: int) -> HostEnvs:
+def _begun(env_id: str, options: Options, masked: bool, observe: tuple[str, ...], num_envs: int) -> HostEnvs:
     envs = open_envs(env_id, num_envs, options, observe=observe)
     try:
         if masked:
@@ -224,7 +224,8 @@ def _begun(env_id: str, options: dict[str, Any], masked: bool, observe: tuple[st
 def _random_actions(envs: HostEnvs, random: np.random.Generator) -> np.ndarray:
     if envs.legal is None:
         return random.integers(envs.actions.size, size=envs.num_envs).astype(np.int32)
-    return np.argmax(np.where(envs.legal, random.random(envs.legal.shape), -1.0), axis=-1).astype(np.int32)
+    drawn: np.ndarray = np.argmax(np.where(envs.legal, random.random(envs.legal.shape), -1.0), axis=-1)
+    return drawn.astype(np.int32)
 
 
 def _vector(begun: HostEnvs) -> list[Finding]:

@@ -1,17 +1,22 @@
 """Gymnasium's types, as far as they say anything: what an env gives and takes is known by its spaces, when it runs."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Union
 
 import gymnasium as gym
 
 from hotloop.trees import Arrays
+
+if TYPE_CHECKING:
+    from hotloop.envs.device import DeviceEnv
 
 Env = gym.Env[Any, Any]
 Space = gym.Space[Any]
 TimeLimit = gym.wrappers.TimeLimit[Any, Any]
 Make = Callable[..., Env]
 """Makes an env, given its options."""
+Given = Union[Env, "DeviceEnv", Callable[..., "Env | DeviceEnv"]]
+"""What a user may give as an env: one, or what makes one, given its options."""
 Wrap = Callable[[Env], gym.Wrapper[Any, Any, Any, Any]]
 Options = Mapping[str, Any]
 """Keyword arguments of an env of the user's own."""

@@ -3,16 +3,17 @@
 It knows nothing of replay or learning, and has a random stream of its own.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from hotloop.engines.protocol import Policy
-from hotloop.envs.host import HostEnvs
+from hotloop.envs.host import EnvArrays, HostEnvs
 from hotloop.episodes import RunningEpisodes
 from hotloop.experience import VectorStep
 from hotloop.pipelines.explorer import Explorer
 from hotloop.spans import Spans
+from hotloop.trees import Arrays
 
 
 class Finished(NamedTuple):
@@ -24,18 +25,26 @@ class Finished(NamedTuple):
     info: dict[str, float]
 
 
+class ActorArrays(EnvArrays, total=False):
+    """What a checkpoint holds of an actor; nothing amid a step."""
+
+    obs: Arrays
+    episode_return: np.ndarray
+    episode_length: np.ndarray
+
+
 class Actor:
     """N envs in mid-episode."""
 
     policy: Policy
     random: np.random.Generator
-    obs: Any
+    obs: Arrays
     is_torn = False  # the envs have stepped, and nobody has stored it yet
 
     def __init__(self, envs: HostEnvs, explorer: Explorer, spans: Spans) -> None:
         self.envs, self.explorer, self._spans = envs, explorer, spans
 
-    def begin(self, seed: int) -> Any:
+    def begin(self, seed: int) -> Arrays:
         """Begin an episode in every env; returns what they see."""
         self.obs, self.is_torn = self.envs.reset(seed), False
         self.running = RunningEpisodes(self.envs.num_envs)
@@ -67,14 +76,18 @@ class Actor:
 
     # -- checkpoints ------------------------------------------------------------------------------------
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> ActorArrays:
         """What the envs let be saved, and the running episodes; nothing amid a step."""
         if self.is_torn:
             return {}
-        running = {"episode_return": self.running.returns, "episode_length": self.running.lengths}
-        return {**self.envs.arrays(), "obs": self.obs, **running}
+        return {
+            **self.envs.arrays(),
+            "obs": self.obs,
+            "episode_return": self.running.returns,
+            "episode_length": self.running.lengths,
+        }
 
-    def go_on(self, arrays: dict[str, Any], obs: Any) -> None:
+    def go_on(self, arrays: ActorArrays, obs: Arrays) -> None:
         """Take back the running episodes, whose envs are where they were."""
         self.obs = obs
         self.running.returns = np.array(arrays["episode_return"])

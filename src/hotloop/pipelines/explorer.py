@@ -1,30 +1,29 @@
 """Training actions on the host: Q-values of a policy, and chance."""
 
-from typing import Any
-
 import numpy as np
 
-from hotloop.engines.draws import draw
+from hotloop.engines.draws import Draw, draw
 from hotloop.engines.protocol import Policy
 from hotloop.learning import exploration, schedules, targets
 from hotloop.spec import EpsilonGreedy, Spec
+from hotloop.trees import Arrays, Tree
 
 
 class Explorer:
     """Turns Q-values and chance into training actions."""
 
-    def __init__(self, spec: Spec, wanted: Any) -> None:
+    def __init__(self, spec: Spec, wanted: Tree[Draw]) -> None:
         """`wanted` is what the policy takes of chance."""
         self.wanted = wanted
         self._schedule = spec.exploration_schedule.model_dump()
         self._is_epsilon_greedy = isinstance(spec.exploration, EpsilonGreedy)
 
-    def q_values(self, policy: Policy, obs_N: Any, random: np.random.Generator) -> np.ndarray:
+    def q_values(self, policy: Policy, obs_N: Arrays, random: np.random.Generator) -> np.ndarray:
         """Q-values (N, A), of a noisy draw if the network is noisy."""
         return policy(obs_N, draw(self.wanted, random)) if self.wanted else policy(obs_N)
 
     def actions(
-        self, policy: Policy, obs_N: Any, legal_NA: np.ndarray | None, env_steps: int, random: np.random.Generator
+        self, policy: Policy, obs_N: Arrays, legal_NA: np.ndarray | None, env_steps: int, random: np.random.Generator
     ) -> np.ndarray:
         """An action of each env, int32 (N,); ε or the temperature is that of `env_steps`."""
         q_NA = targets.legal_only(self.q_values(policy, obs_N, random), legal_NA, xp=np)

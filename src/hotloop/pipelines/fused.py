@@ -213,6 +213,13 @@ class Fused:
         """Raise ValueError for a loaded state whose numbers point outside the replay: nothing checks them later."""
         self.replay.check(state.replay)
 
+    def num_bytes(self) -> int:
+        """Memory of the replay, before it is allocated."""
+        return self.replay.num_bytes()
+
+    def close(self) -> None:
+        """Nothing outlives a run."""
+
     def session(self, members: Members) -> Session:
         """The state of a run, for the host loop to drive."""
         return DeviceSession(self, members)

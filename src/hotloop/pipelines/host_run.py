@@ -8,7 +8,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from hotloop.engines.policies import choose_policy, one_blas_thread
 from hotloop.engines.protocol import Engine, Weights
 from hotloop.envs.host import HostEnvs, generator_from_array, generator_to_array
 from hotloop.evaluate import Episodes, Tell, play_on_host
-from hotloop.experience import METRICS, VectorStep
+from hotloop.experience import METRICS, Totals, VectorStep
 from hotloop.learning import targets
 from hotloop.members import Members
 from hotloop.pipelines.actor import Actor
@@ -27,7 +27,7 @@ from hotloop.replay.host import HostReplay
 from hotloop.runs.state import from_arrays, to_arrays
 from hotloop.spans import Spans
 from hotloop.spec import Spec
-from hotloop.trees import tree_map, zeros_of
+from hotloop.trees import Arrays, tree_map, zeros_of
 
 STAGES = ("select", "step", "insert", "sample", "redraw", "transfer", "update", "evaluate", "log")
 COUNTERS = ("env_steps", "episodes", "first_update_at", "blocks", "learning_starts", "failed_before")
@@ -36,11 +36,11 @@ COUNTERS = ("env_steps", "episodes", "first_update_at", "blocks", "learning_star
 class HostTotals(NamedTuple):
     """Sums since the last line of metrics."""
 
-    update: Any  # METRICS
-    episodes: Any
-    episode_return: Any
-    episode_length: Any
-    info: dict[str, Any]
+    update: np.ndarray  # METRICS
+    episodes: int
+    episode_return: float
+    episode_length: float
+    info: dict[str, float]
 
 
 class HostPipeline:
@@ -70,6 +70,10 @@ class HostPipeline:
         except BaseException:
             self.close()
             raise
+
+    def num_bytes(self) -> int:
+        """Memory of the replay."""
+        return self.replay.num_bytes()
 
     def close(self) -> None:
         """Let go of the envs, the judge of hindsight and the learner's thread."""
@@ -206,10 +210,22 @@ class HostRun:
 
     def read(self) -> Reading:
         """The numbers of the present state."""
-        numbers = (self.env_steps, self.episodes, self.first_update_at, *self.engine.counts(self.learner.state))
-        each: Any = [np.atleast_1d(np.asarray(number)) for number in numbers]
-        each.append(tree_map(lambda total: np.asarray(total)[None], self.totals))
-        return Reading(*each)
+        updates, skipped, skipped_in_a_row = self.engine.counts(self.learner.state)
+        totals = self.totals
+        return Reading(
+            steps=np.array([self.env_steps]),
+            episodes=np.array([self.episodes]),
+            first_update_at=np.array([self.first_update_at]),
+            updates=np.array([updates]),
+            skipped=np.array([skipped]),
+            skipped_in_a_row=np.array([skipped_in_a_row]),
+            totals=Totals(
+                update=totals.update[None],
+                episodes=np.array([totals.episodes]),
+                episode_return=np.array([totals.episode_return]),
+                episode_length=np.array([totals.episode_length]),
+            ),
+        )
 
     def own_figures(self) -> dict[str, float]:
         """What a line of metrics says beside the usual: the env's own figures, failures, how full the replay is."""
@@ -233,8 +249,9 @@ class HostRun:
         """Greedy episodes on envs of their own."""
         policy = self.actor.policy
 
-        def greedy(obs_N: Any, legal_NA: np.ndarray | None = None) -> np.ndarray:
-            return np.argmax(targets.legal_only(policy(obs_N), legal_NA, xp=np), axis=-1)
+        def greedy(obs_N: Arrays, legal_NA: np.ndarray | None = None) -> np.ndarray:
+            best_N: np.ndarray = np.argmax(targets.legal_only(policy(obs_N), legal_NA, xp=np), axis=-1)
+            return best_N
 
         seed = int(np.random.SeedSequence([self.seed, self.env_steps, 1 + attempt]).generate_state(1)[0])
         with one_blas_thread():
@@ -259,7 +276,7 @@ class HostRun:
     def arrays(self) -> dict[str, np.ndarray]:
         """Learner, replay and counters, and of the envs what they let be saved."""
         counters = {name: np.int64(getattr(self, name)) for name in COUNTERS}
-        parts: dict[str, Any] = {
+        parts: dict[str, object] = {
             "learner": self.learner.state,
             "random": self._random_arrays(),
             "counters": counters | {"failed_before": np.int64(self.failures)},
@@ -334,7 +351,7 @@ class HostRun:
         """Of the actor, and of the learner."""
         return generator_to_array(self.actor.random), generator_to_array(self.learner.random)
 
-    def _saved_totals(self) -> dict[str, Any]:
+    def _saved_totals(self) -> dict[str, Arrays]:
         """The sums as arrays: what of a line of metrics has been collected when a run is interrupted."""
-        saved: dict[str, Any] = tree_map(np.asarray, self.totals._asdict())
+        saved: dict[str, Arrays] = tree_map(np.asarray, self.totals._asdict())
         return saved

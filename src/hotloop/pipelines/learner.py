@@ -5,7 +5,7 @@ hindsight, and for networks with noise or fractions.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from hotloop.replay.host import Batches, HostReplay
 from hotloop.replay.limiter import Limiter
 from hotloop.spans import Spans
 from hotloop.spec import Spec
-from hotloop.trees import Arrays, zeros_of
+from hotloop.trees import Arrays, HasShape, zeros_of
 
 TRANSFER_APART = 1 << 20
 """Bytes of batches from which their way to the device is a stage of its own."""
@@ -38,7 +38,7 @@ class Portion(NamedTuple):
     """What some of a block's gradient steps are taken on."""
 
     batches: Batches
-    draws: Any  # what the network takes of chance
+    draws: Arrays  # what the network takes of chance
     period: Period
 
 
@@ -47,7 +47,7 @@ class LearnedBlock(NamedTuple):
 
     state: State
     sums: np.ndarray  # METRICS
-    td_KB: Any  # TD errors of the last samples drawn
+    td_KB: HasShape  # TD errors of the last samples drawn
     batches: Batches  # these
     period: Period
 

@@ -55,6 +55,8 @@ class Collected(NamedTuple):
 class OnPolicy:
     """The on-policy pipeline of one spec: stages as methods, no state of its own."""
 
+    replay = None
+
     def __init__(self, spec: Spec, env: DeviceEnv, engine: JaxEngine) -> None:
         if spec.on_policy is None:
             raise ValueError("the spec has no section on_policy")
@@ -159,6 +161,9 @@ class OnPolicy:
 
     def check_state(self, state: OnPolicyState) -> None:
         """Nothing: no number of a loaded state points anywhere."""
+
+    def close(self) -> None:
+        """Nothing outlives a run."""
 
     def session(self, members: Members) -> Session:
         """The state of a run, for the host loop to drive."""

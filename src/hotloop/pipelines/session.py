@@ -1,10 +1,12 @@
 """What the host loop drives: a pipeline with its state, whatever that state is made of."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from hotloop.engines.protocol import Weights
 from hotloop.evaluate import Episodes, Tell
+from hotloop.experience import Totals
 from hotloop.members import Members
 from hotloop.spans import Spans
 
@@ -18,7 +20,7 @@ class Reading(NamedTuple):
     updates: np.ndarray
     skipped: np.ndarray
     skipped_in_a_row: np.ndarray
-    totals: Any  # Totals, as NumPy arrays
+    totals: Totals[np.ndarray]
 
     @property
     def env_steps(self) -> int:
@@ -29,6 +31,21 @@ class Reading(NamedTuple):
     def attempts(self) -> int:
         """Gradient steps of all members, those that were skipped included."""
         return int(np.sum(self.updates + self.skipped))
+
+
+class Stored(Protocol):
+    """What is asked of a replay before any of it is allocated."""
+
+    @property
+    def capacity(self) -> int:
+        """Transitions it holds."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory of one sample in a batch."""
+
+    def num_bytes(self) -> int:
+        """Memory of all that it holds."""
 
 
 class Session(Protocol):
@@ -73,5 +90,22 @@ class Session(Protocol):
     def close(self) -> None:
         """Let go of what outlives a run: envs and their processes."""
 
-    def weights(self, index: int) -> Any:
-        """Flat weight vector of one member."""
+    def weights(self, index: int) -> Weights:
+        """What one member acts with."""
+
+
+class Pipeline(Protocol):
+    """How a run flows: shapes and sizes, no state of its own."""
+
+    @property
+    def replay(self) -> Stored | None:
+        """What it learns from; None where that is what was just collected."""
+
+    def num_bytes(self) -> int:
+        """Memory of what it learns from: its replay, or the steps of a block."""
+
+    def session(self, members: Members) -> Session:
+        """The state of a run, for the host loop to drive."""
+
+    def close(self) -> None:
+        """Let go of what outlives a run: envs, their processes, the learner's thread."""

@@ -1,20 +1,23 @@
 """Which functions of an environment written in Python take the time: Python's own profiler around its steps."""
 
 import cProfile
-import pstats
 import sysconfig
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hotloop.envs.naming import import_registering, look_in_current_folder
 from hotloop.errors import SpecError
+from hotloop.profiling.figures import EnvProfile, Function
+
+if TYPE_CHECKING:
+    from hotloop.envs.gym_types import Env, Options
 
 SECONDS = 2.0
 SHOWN = 15
 
 
-def profile_env(env_id: str, options: dict[str, Any], seconds: float = SECONDS) -> dict[str, Any]:
+def profile_env(env_id: str, options: "Options", seconds: float = SECONDS) -> EnvProfile:
     """Step a Gymnasium env with random actions, first timed, then under the profiler."""
     import gymnasium
 
@@ -32,7 +35,7 @@ def profile_env(env_id: str, options: dict[str, Any], seconds: float = SECONDS) 
             env.close()
     except Exception as error:  # whatever the user's own code raises
         raise SpecError(f"env {env_id} cannot be profiled: {type(error).__name__}: {error}") from error
-    rows = _rows(pstats.Stats(profiler), steps)
+    rows = _rows(profiler, steps)
     return {
         "env": env_id,
         "us_per_step": round(plain_seconds / plain_steps * 1e6, 2),
@@ -42,7 +45,7 @@ def profile_env(env_id: str, options: dict[str, Any], seconds: float = SECONDS) 
     }
 
 
-def _step_for(env: Any, seconds: float) -> tuple[int, float]:
+def _step_for(env: "Env", seconds: float) -> tuple[int, float]:
     env.reset(seed=0)
     steps, started = 0, time.perf_counter()
     while (spent := time.perf_counter() - started) < seconds or steps == 0:
@@ -53,11 +56,12 @@ def _step_for(env: Any, seconds: float) -> tuple[int, float]:
     return steps, spent
 
 
-def _rows(stats: Any, steps: int) -> list[dict[str, Any]]:
+def _rows(profiler: cProfile.Profile, steps: int) -> list[Function]:
     """Functions by the time they take themselves, per env step; the user's own code is marked."""
-    whole = stats.total_tt
-    rows = []
-    for (file, line, name), (_, calls, own, below, _) in stats.stats.items():
+    profiler.create_stats()
+    whole = sum(own for _, _, own, _, _ in profiler.stats.values())
+    rows: list[Function] = []
+    for (file, line, name), (_, calls, own, below, _) in profiler.stats.items():
         if file == __file__:
             continue
         rows.append(

@@ -2,15 +2,17 @@
 
 import json
 from itertools import pairwise
-from typing import Any
 
 from hotloop.assembly import PipelineChoice
 from hotloop.errors import SpecError
+from hotloop.plain import Figures, inner, number
 from hotloop.profiling import show
-from hotloop.profiling.report import course_of, of_the_run, stage, what_changed
+from hotloop.profiling.figures import HostProfile
+from hotloop.profiling.report import course_of, of_the_run, seconds_between, stage, what_changed
 from hotloop.progress import Reporter
 from hotloop.runs import metrics
 from hotloop.runs.folder import RunFolder
+from hotloop.spans import Spans
 from hotloop.spec import Spec
 
 ADVICE = {
@@ -31,11 +33,11 @@ LEARNER = ("redraw", "transfer", "update")
 
 
 def profile_host_run(
-    spec: Spec, pipeline: PipelineChoice, spans: Any, result: dict[str, Any], folder: RunFolder, reporter: Reporter
-) -> dict[str, Any]:
+    spec: Spec, pipeline: PipelineChoice, spans: Spans, result: Figures, folder: RunFolder, reporter: Reporter
+) -> HostProfile:
     """Leaves profile.json, profile.png and trace.json in the run's folder."""
     rows = metrics.read(folder.metrics_file)
-    if sum(row["kind"] == "train" and row["env_steps"] >= spec.replay.start for row in rows) < 2:
+    if sum(row["kind"] == "train" and number(row, "env_steps") >= spec.replay.start for row in rows) < 2:
         raise SpecError(
             f"the run is saved, but a profile needs two lines of metrics after learning began; train longer, or "
             f"set log.exact=true (log.every is {spec.log.every:,})"
@@ -47,19 +49,20 @@ def profile_host_run(
         with reporter.busy("drawing"):
             show.draw(found, spec.name, folder.path / "profile.png")
     except OSError as error:
-        result["disk_error"] = f"the profile could not be written: {error}"
-        reporter.warn(result["disk_error"])
+        result["disk_error"] = said = f"the profile could not be written: {error}"
+        reporter.warn(said)
     return found
 
 
-def build(spec: Spec, pipeline: PipelineChoice, rows: list[dict[str, Any]], result: dict[str, Any]) -> dict[str, Any]:
+def build(spec: Spec, pipeline: PipelineChoice, rows: list[Figures], result: Figures) -> HostProfile:
     """The stages of the lines of metrics that lie after the learning start, per block of env steps."""
     train = [row for row in rows if row["kind"] == "train" and "stage_seconds" in row]
-    pairs = [(a, b) for a, b in pairwise(train) if a["env_steps"] >= spec.replay.start]
-    steps = sum(b["env_steps"] - a["env_steps"] for a, b in pairs)
-    seconds = sum((b["env_steps"] - a["env_steps"]) / b["env_steps_per_s"] for a, b in pairs)
+    pairs = [(a, b) for a, b in pairwise(train) if number(a, "env_steps") >= spec.replay.start]
+    steps = sum(number(b, "env_steps") - number(a, "env_steps") for a, b in pairs)
+    seconds = sum(seconds_between(a, b) for a, b in pairs)
     blocks = steps / spec.block_plan.env_steps
-    spent = {name: sum(b["stage_seconds"][name] for _, b in pairs) for name in train[-1]["stage_seconds"]}
+    of_stages = [inner(b, "stage_seconds") for _, b in pairs]
+    spent = {name: sum(number(each, name) for each in of_stages) for name in inner(train[-1], "stage_seconds")}
     is_concurrent = pipeline.name == "concurrent"
     evaluate, log = spent.pop("evaluate"), spent.pop("log")
     beside = sum(spent[name] for name in LEARNER) if is_concurrent else 0.0
@@ -71,7 +74,7 @@ def build(spec: Spec, pipeline: PipelineChoice, rows: list[dict[str, Any]], resu
         stage(name, value / blocks, wall / blocks, spec.block_plan.env_steps)
         for name, value in {**spent, "evaluate": evaluate, "log": log, "rest": rest}.items()
     ]
-    report = {
+    report: HostProfile = {
         "pipeline": str(pipeline),
         "stages": rows_of_stages,
         "parts": [],
@@ -79,12 +82,13 @@ def build(spec: Spec, pipeline: PipelineChoice, rows: list[dict[str, Any]], resu
         "outside_env_and_update": round(1 - (spent["step"] + spent["update"]) / wall, 4),
         **of_the_run(spec, result),
         "course": course_of(rows, spec),
+        "says": [],
     }
     report["says"] = [*_what_costs(report, is_concurrent), *what_changed(report["course"])]
     return report
 
 
-def _what_costs(report: dict[str, Any], is_concurrent: bool) -> list[str]:
+def _what_costs(report: HostProfile, is_concurrent: bool) -> list[str]:
     named = [row for row in report["stages"] if row["stage"] in ADVICE]
     if is_concurrent:
         learner = sum(row["share"] for row in named if row["stage"] in LEARNER)

@@ -1,11 +1,13 @@
 """Profile a run that has ended: time its stages on its last state, read its course, write both down."""
 
 import json
-from typing import Any
 
 from hotloop.assembly import Assembly
 from hotloop.errors import SpecError
+from hotloop.pipelines.fused import Fused, FusedState
+from hotloop.plain import Figures
 from hotloop.profiling import report, show, stages
+from hotloop.profiling.figures import FusedProfile
 from hotloop.progress import Reporter
 from hotloop.replay.plan import readable
 from hotloop.runs import metrics
@@ -16,8 +18,8 @@ COPIES = 3
 
 
 def profile_run(
-    assembly: Assembly, state: Any, result: dict[str, Any], folder: RunFolder, reporter: Reporter
-) -> dict[str, Any]:
+    assembly: Assembly, state: FusedState, result: Figures, folder: RunFolder, reporter: Reporter
+) -> FusedProfile:
     """`state` is the last state of one seed; leaves profile.json and profile.png in the run's folder."""
     plan = assembly.memory_plan()
     if COPIES * plan.total > plan.available:
@@ -25,7 +27,9 @@ def profile_run(
             f"the run is saved, but its profile needs {readable(COPIES * plan.total)} and {readable(plan.available)} "
             "is available; lower replay.capacity for a profile"
         )
-    timed = stages.measure(assembly.pipeline, state, reporter)
+    pipeline = assembly.pipeline
+    assert isinstance(pipeline, Fused)  # of which those around a replay are, on the device
+    timed = stages.measure(pipeline, state, reporter)
     found = report.build(assembly.spec, timed, result, metrics.read(folder.metrics_file))
     found["machine"] = assembly.machine
     try:
@@ -33,6 +37,6 @@ def profile_run(
         with reporter.busy("drawing"):
             show.draw(found, assembly.spec.name, folder.path / "profile.png")
     except OSError as error:
-        result["disk_error"] = f"the profile could not be written: {error}"
-        reporter.warn(result["disk_error"])
+        result["disk_error"] = said = f"the profile could not be written: {error}"
+        reporter.warn(said)
     return found

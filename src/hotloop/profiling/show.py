@@ -1,13 +1,19 @@
 """A profile for people: a table, and a picture of it."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+from hotloop.profiling.figures import AnyProfile, EnvProfile, Stage, Stretch, per_episode
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from rich.console import Console
 
 STAGE, PART, REST = "#4a6076", "#9db4c8", "#d8d4ca"
 STEP, EPISODE, LENGTH = "#4a6076", "#d6763e", "#5a8f5a"
 
 
-def print_tables(report: dict[str, Any], console: Any) -> None:
+def print_tables(report: AnyProfile, console: "Console") -> None:
     """Stages with their parts, the counts, and what follows from them."""
     from rich.table import Table
 
@@ -15,8 +21,7 @@ def print_tables(report: dict[str, Any], console: Any) -> None:
     title = f"one block: {block['env_steps']} env steps, then {block['updates']} gradient steps"
     table = Table(title=title, title_justify="left", show_edge=False)
     table.add_column("stage")
-    is_fused = "fused_us" in report
-    for column in ("us per block", "us per env step", "share of fused" if is_fused else "share"):
+    for column in ("us per block", "us per env step", "share of fused" if "fused_us" in report else "share"):
         table.add_column(column, justify="right")
     for row in report["stages"]:
         table.add_row(*_cells(row["stage"], row))
@@ -24,7 +29,7 @@ def print_tables(report: dict[str, Any], console: Any) -> None:
             for part in report["parts"]:
                 table.add_row(*_cells(f"  {part['stage'].removeprefix('env step: ')}", part), style="dim")
     table.add_section()
-    if is_fused:
+    if "fused_us" in report:
         table.add_row("sum of stages", f"{report['sum_of_stages_us']:,.1f}", "", f"{report['sum_over_fused']:.1%}")
         table.add_row("all of learning in one loop", f"{report['update_us']:,.1f}", "", "")
         table.add_row("fused", f"{report['fused_us']:,.1f}", "", "100.0%")
@@ -32,7 +37,7 @@ def print_tables(report: dict[str, Any], console: Any) -> None:
         table.add_row("the whole loop", f"{report['whole_us']:,.1f}", "", "100.0%")
     console.print(table)
     episodes = report["episodes"]
-    if is_fused:
+    if "fused_us" in report:
         loss = report["q_loss"]
         console.print(
             f"Q-loss: {loss['calls']:,.0f} calls, {loss['mean_ms']:.4g} ms each (target and forward pass); with "
@@ -47,17 +52,16 @@ def print_tables(report: dict[str, Any], console: Any) -> None:
         course = Table(title="during training", title_justify="left", show_edge=False)
         for column in ("env steps", "us per step", "steps per episode", "ms per episode"):
             course.add_column(column, justify="right")
-        for part in report["course"]:
-            per_episode = (f"{part['steps_per_episode']:,.1f}", f"{part['ms_per_episode']:,.3g}")
-            course.add_row(
-                f"{part['env_steps']:,}", f"{part['us_per_step']:.2f}", *(per_episode if part["episodes"] else ("", ""))
-            )
+        for stretch in report["course"]:
+            of_episodes = per_episode(stretch)
+            cells = (f"{of_episodes[0]:,.1f}", f"{of_episodes[1]:,.3g}") if of_episodes else ("", "")
+            course.add_row(f"{stretch['env_steps']:,}", f"{stretch['us_per_step']:.2f}", *cells)
         console.print(course)
     for line in report["says"]:
         console.print(f"· {line}")
 
 
-def print_functions(found: dict[str, Any], console: Any) -> None:
+def print_functions(found: EnvProfile, console: "Console") -> None:
     """Python functions of an env by their own time."""
     from rich.table import Table
 
@@ -80,7 +84,7 @@ def print_functions(found: dict[str, Any], console: Any) -> None:
     )
 
 
-def draw(report: dict[str, Any], name: str, path: Path) -> Path:
+def draw(report: AnyProfile, name: str, path: Path) -> Path:
     """Stages as bars, in % of the whole block; beside them, time per step and per episode during training."""
     import matplotlib
 
@@ -90,7 +94,7 @@ def draw(report: dict[str, Any], name: str, path: Path) -> Path:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), width_ratios=[1.25, 1], layout="constrained")
     _bars(left, report)
     _course(right, report["course"])
-    block, whole = report["block"], report["fused_us" if "fused_us" in report else "whole_us"]
+    block, whole = report["block"], report["fused_us"] if "fused_us" in report else report["whole_us"]
     figure.suptitle(
         f"{name}: one block = {block['env_steps']} env steps + {block['updates']} updates, "
         f"{whole / 1e3:.3g} ms; {report['env_steps_per_s']:,.0f} env steps/s",
@@ -102,8 +106,8 @@ def draw(report: dict[str, Any], name: str, path: Path) -> Path:
     return path
 
 
-def _bars(axes: Any, report: dict[str, Any]) -> None:
-    rows: list[tuple[str, dict[str, Any], str]] = []
+def _bars(axes: "Axes", report: AnyProfile) -> None:
+    rows: list[tuple[str, Stage, str]] = []
     for stage in report["stages"]:
         rows.append((stage["stage"], stage, REST if stage["stage"] == "rest" else STAGE))
         if stage["stage"] == "env step":
@@ -120,17 +124,17 @@ def _bars(axes: Any, report: dict[str, Any]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _course(axes: Any, course: list[dict[str, Any]]) -> None:
-    known = [part for part in course if part["steps_per_episode"]]
+def _course(axes: "Axes", course: list[Stretch]) -> None:
+    known = [(part, *of_episodes) for part in course if (of_episodes := per_episode(part))]
     axes.set_title("relative to the first stretch of training", fontsize=10, loc="left")
     if len(known) > 1:
-        steps = [part["env_steps"] for part in known]
-        for field, label, colour in (
-            ("us_per_step", "time per step", STEP),
-            ("steps_per_episode", "steps per episode", LENGTH),
-            ("ms_per_episode", "time per episode", EPISODE),
+        steps = [part["env_steps"] for part, _, _ in known]
+        for figures, label, colour in (
+            ([part["us_per_step"] for part, _, _ in known], "time per step", STEP),
+            ([lasts for _, lasts, _ in known], "steps per episode", LENGTH),
+            ([takes for _, _, takes in known], "time per episode", EPISODE),
         ):
-            values = [part[field] / known[0][field] for part in known]
+            values = [figure / figures[0] for figure in figures]
             axes.plot(steps, values, color=colour, marker="o", markersize=4, label=f"{label} ({values[-1]:.2f}x)")
         axes.legend(frameon=False, fontsize=9)
         axes.set_ylim(bottom=0)
@@ -140,5 +144,5 @@ def _course(axes: Any, course: list[dict[str, Any]]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _cells(label: str, row: dict[str, Any]) -> tuple[str, ...]:
+def _cells(label: str, row: Stage) -> tuple[str, ...]:
     return label, f"{row['us_per_block']:,.1f}", f"{row['us_per_env_step']:.4g}", f"{row['share']:.1%}"

@@ -8,14 +8,17 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from hotloop.envs.naming import folder_of_modules
 from hotloop.errors import SpecError
 from hotloop.members import is_member_name
+from hotloop.plain import Figures
 from hotloop.runs import checkpoint, signing
 from hotloop.spec import Spec
 from hotloop.spec.reading import parse_spec, plugins_in, read_text, to_yaml, with_meaning
@@ -61,14 +64,11 @@ class RunFolder:
         folder = cls(Path(path))
         if not folder.spec_file.is_file():
             raise SpecError(f"{path} is not a run: it has no {folder.spec_file.name}")
-        facts = folder.read_facts()
-        if type(facts.get("format")) is not int:
-            raise SpecError(f"{folder.facts_file} says format {facts.get('format')!r}, expected a number")
-        if facts["format"] < 1:
-            raise SpecError(f"{folder.facts_file} says format {facts['format']}, expected 1 to {FORMAT}")
-        if facts["format"] > FORMAT:
+        if folder.format < 1:
+            raise SpecError(f"{folder.facts_file} says format {folder.format}, expected 1 to {FORMAT}")
+        if folder.format > FORMAT:
             raise SpecError(
-                f"{path} has run format {facts['format']}, this hotloop reads up to {FORMAT}; "
+                f"{path} has run format {folder.format}, this hotloop reads up to {FORMAT}; "
                 "it was made by a newer hotloop"
             )
         return folder
@@ -79,7 +79,7 @@ class RunFolder:
         if not parent.is_dir() or not os.access(parent, os.W_OK):
             raise SpecError(f"{self.path} cannot be written: {parent} is not a writable folder; choose another place")
 
-    def create(self, spec: Spec, facts: dict[str, Any]) -> str | None:
+    def create(self, spec: Spec, facts: Figures) -> str | None:
         """Write what is known before training; returns why it could not be signed, if so.
 
         Another run of the same second gets a folder of its own.
@@ -112,7 +112,7 @@ class RunFolder:
         self._write(self.spec_file, text)
         self.__dict__.pop("_spec_bytes", None)
 
-    def _write_facts(self, facts: dict[str, Any]) -> None:
+    def _write_facts(self, facts: Figures) -> None:
         self.__dict__.pop("_facts", None)
         self._write(self.facts_file, (json.dumps(facts, indent=1) + "\n").encode())
 
@@ -136,7 +136,7 @@ class RunFolder:
         """Modules that must be imported before its spec can be read, if they may be."""
         return plugins_in(self._spec_data())
 
-    def _spec_data(self) -> dict[str, Any]:
+    def _spec_data(self) -> dict[str, object]:
         try:
             text = self._spec_bytes.decode()
         except (OSError, UnicodeDecodeError) as error:
@@ -150,14 +150,20 @@ class RunFolder:
         if signatures == [None, None]:
             return "it is not signed"
         try:
-            is_signed = any(
-                signing.is_signed(one, facts["format"], self.made_in, self._spec_bytes) for one in signatures
-            )
+            is_signed = any(signing.is_signed(one, self.format, self.made_in, self._spec_bytes) for one in signatures)
         except signing.NoKey as error:
             return f"its signature cannot be checked: {error}"
         except OSError as error:
             raise SpecError(f"{self.spec_file} cannot be read: {error}") from None
         return None if is_signed else "its signature is not yours, or its spec.yaml was changed"
+
+    @property
+    def format(self) -> int:
+        """What its files mean: FORMAT when it was made."""
+        found = self._facts.get("format")
+        if type(found) is not int:
+            raise SpecError(f"{self.facts_file} says format {found!r}, expected a number")
+        return found
 
     @property
     def made_in(self) -> str:
@@ -168,7 +174,7 @@ class RunFolder:
         """Refuse to write into what is not this folder, and to go on with a state of an older format."""
         if link := next((entry for entry in self.path.rglob("*") if entry.is_symlink()), None):
             raise SpecError(f"{link} is a link, and a run is continued in its own folder only; put a copy there")
-        found = self.read_facts()["format"]
+        found = self.format
         if found < FORMAT:
             raise SpecError(
                 f"{self.path} was made by an older hotloop (run format {found}, this one continues {FORMAT}): its "
@@ -180,12 +186,12 @@ class RunFolder:
         """Read once: what is parsed is what the signature was checked on."""
         return self.spec_file.read_bytes()
 
-    def read_facts(self) -> dict[str, Any]:
+    def read_facts(self) -> Figures:
         """What `create` wrote."""
         return dict(self._facts)
 
     @cached_property
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self) -> Figures:
         """Read once, like the spec."""
         if not self.facts_file.is_file():
             raise SpecError(f"{self.path} is not a run: it has no {self.facts_file.name}")
@@ -197,7 +203,7 @@ class RunFolder:
             raise SpecError(f"{self.facts_file} holds {type(facts).__name__}, expected a mapping")
         return facts
 
-    def newest_checkpoint(self, warn: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def newest_checkpoint(self, warn: Callable[[str], None]) -> tuple[dict[str, np.ndarray], Figures]:
         """Arrays and manifest of the newest whole checkpoint; `warn(text)` hears of each one skipped."""
         for leftover in checkpoint.torn(self.checkpoints):
             warn(f"skipping {leftover.name}: its writing was interrupted")
@@ -214,7 +220,7 @@ class RunFolder:
         """Whether there are such weights."""
         return checkpoint.place(self.path / which).is_dir()
 
-    def weights(self, which: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    def weights(self, which: str) -> tuple[dict[str, np.ndarray], Figures]:
         """Named weights and manifest: those of the `best` evaluation, the `last`, or a member's (`seed-3`)."""
         if which not in ("best", "last") and not is_member_name(which):
             raise SpecError(f"there are no '{which[:40]}' weights; expected best, last or seed-N")
@@ -228,7 +234,7 @@ class RunFolder:
             raise SpecError(str(error)) from None
 
 
-def _circumstances() -> dict[str, Any]:
+def _circumstances() -> Figures:
     versions = {}
     for package in _PACKAGES:
         try:

@@ -3,9 +3,8 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
-from hotloop.plain import Figures, Json
+from hotloop.plain import Figures, Json, number
 from hotloop.runs.events import EventFile
 
 TAGS = {
@@ -53,7 +52,7 @@ class Metrics:
         self._events.close()
 
 
-def read(path: Path) -> list[dict[str, Any]]:  # whoever knows what was written knows its types
+def read(path: Path) -> list[Figures]:
     """All whole lines of a metrics file."""
     rows = []
     for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
@@ -67,7 +66,7 @@ def read(path: Path) -> list[dict[str, Any]]:  # whoever knows what was written 
 
 
 def _trim(path: Path, last_step: int) -> None:
-    kept = [row for row in read(path) if row["env_steps"] <= last_step]
+    kept = [row for row in read(path) if number(row, "env_steps") <= last_step]
     path.write_text("".join(json.dumps(row) + "\n" for row in kept))
 
 

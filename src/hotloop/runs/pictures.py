@@ -2,14 +2,16 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hotloop.film import PAUSE_SECONDS
 from hotloop.members import Members
+from hotloop.plain import Figures, inner, number, numbers
 from hotloop.runs import metrics
 from hotloop.spec import Spec
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from PIL.Image import Image
 
 TRAINING, GREEDY, GOAL = "#9db4c8", "#d6763e", "#5a8f5a"
@@ -39,7 +41,7 @@ def draw_curve(folder: Path, spec: Spec) -> Path:
         top.legend(frameon=False, loc="best", fontsize=9)
     _plot(bottom, train, "loss", color="#4a6076", linewidth=1.4, label="loss")
     bottom.set_ylabel("loss")
-    losses = [row["loss"] for row in train if row.get("loss")]
+    losses = [number(row, "loss") for row in train if row.get("loss")]
     if losses and max(losses) > 30 * min(losses):
         bottom.set_yscale("log")
     other = bottom.twinx()
@@ -78,29 +80,36 @@ def write_gif(frames: "list[Image]", path: Path, fps: float) -> Path:
     return path
 
 
-def _plot_evaluations(axes: Any, rows: list[dict[str, Any]], members: Members) -> None:
+def _plot_evaluations(axes: "Axes", rows: list[Figures], members: Members) -> None:
     """Mean and spread of one member's episodes; of several the interquartile mean, its interval and each of them."""
-    steps = [row["env_steps"] for row in rows]
+    steps = [number(row, "env_steps") for row in rows]
     if not members.are_many:
-        middle = [row["return_mean"] for row in rows]
-        band = [(row["return_mean"] - row["return_std"], row["return_mean"] + row["return_std"]) for row in rows]
+        middle, spread = ([number(row, name) for row in rows] for name in ("return_mean", "return_std"))
+        band = [[mean - std, mean + std] for mean, std in zip(middle, spread, strict=True)]
         label = "greedy evaluation ± std"
     else:
-        middle = [row["return_iqm"] for row in rows]
-        band = [row["return_interval"] for row in rows]
+        middle = [number(row, "return_iqm") for row in rows]
+        band = [numbers(row, "return_interval") for row in rows]
         label = f"greedy evaluation: IQM of {len(members)} {members.kind}s, 95 % bootstrap interval"
-        each = [row[members.by]["return_mean"] for row in rows]
+        each = [numbers(inner(row, members.by), "return_mean") for row in rows]
         axes.plot(steps, each, color=GREEDY, linewidth=0.8, alpha=0.45)
     low, high = zip(*band, strict=True)
     axes.fill_between(steps, low, high, color=GREEDY, alpha=0.18, linewidth=0)
     axes.plot(steps, middle, color=GREEDY, linewidth=2, marker="o", markersize=4, label=label)
-    cut = [(row["env_steps"], value) for row, value in zip(rows, middle, strict=True) if row.get("cut")]
+    cut = [(step, value) for step, value, row in zip(steps, middle, rows, strict=True) if row.get("cut")]
     if cut:
-        hollow = {"marker": "o", "markersize": 6, "markerfacecolor": "white", "markeredgecolor": GREEDY}
-        axes.plot(*zip(*cut, strict=True), linestyle="", **hollow, label="evaluation that was cut short")
+        axes.plot(
+            *zip(*cut, strict=True),
+            linestyle="",
+            marker="o",
+            markersize=6,
+            markerfacecolor="white",
+            markeredgecolor=GREEDY,
+            label="evaluation that was cut short",
+        )
 
 
-def _plot(axes: Any, rows: list[dict[str, Any]], name: str, **style: Any) -> None:
-    known = [(row["env_steps"], row[name]) for row in rows if row.get(name) is not None]
+def _plot(axes: "Axes", rows: list[Figures], name: str, *, color: str, linewidth: float, label: str) -> None:
+    known = [(number(row, "env_steps"), number(row, name)) for row in rows if row.get(name) is not None]
     if known:
-        axes.plot(*zip(*known, strict=True), **style)
+        axes.plot(*zip(*known, strict=True), color=color, linewidth=linewidth, label=label)

@@ -1,11 +1,12 @@
 """What several members of a run say together: the interquartile mean, and how sure one may be of it."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from hotloop.members import Members
+from hotloop.plain import Figures
 
 RESAMPLES = 2_000
 CONFIDENCE = 0.95
@@ -45,7 +46,7 @@ COUNTS = ("cut", "endless")
 """Figures of a summary that are there only where there is something to count."""
 
 
-def together(summaries: list[dict[str, float]], members: Members) -> dict[str, Any]:
+def together(summaries: list[dict[str, float]], members: Members) -> Figures:
     """One summary of several members: means, interquartile means with intervals, and each one's own figures.
 
     A figure that one does not have is left out; episodes that were cut or endless are counted over all.
@@ -54,7 +55,7 @@ def together(summaries: list[dict[str, float]], members: Members) -> dict[str, A
     summaries = [{**dict.fromkeys(counted, 0), **summary} for summary in summaries]
     shared = [name for name in summaries[0] if all(name in summary for summary in summaries)]
     each = {name: [summary[name] for summary in summaries] for name in shared}
-    figures: dict[str, Any] = {name: float(np.mean(values)) for name, values in each.items()}
+    figures: Figures = {name: float(np.mean(values)) for name, values in each.items()}
     figures["episodes"] = summaries[0]["episodes"]
     figures |= {name: sum(each[name]) for name in counted}
     for name, values in each.items():
@@ -67,7 +68,8 @@ def together(summaries: list[dict[str, float]], members: Members) -> dict[str, A
 
 def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
     """Means of sums; NaN where nothing was counted."""
-    return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+    means: np.ndarray = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+    return means
 
 
 def mean(values: np.ndarray) -> float | int | None:
@@ -78,7 +80,7 @@ def mean(values: np.ndarray) -> float | int | None:
     return plain(known[0]) if (known == known[0]).all() else float(np.mean(known))
 
 
-def plain(value: Any) -> float | int | None:
+def plain(value: np.integer | np.floating) -> float | int | None:
     """A NumPy number as a Python one; NaN as None."""
     number: float | int = value.item()
     return None if math.isnan(number) else number

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from hotloop.errors import SpecError
 from hotloop.listeners import End, Evaluation, Listener, Log, Start
+from hotloop.plain import Figures
 from hotloop.runs import checkpoint
 from hotloop.runs.folder import RunFolder
 from hotloop.runs.metrics import Metrics
@@ -15,7 +16,7 @@ from hotloop.runs.state import digests
 from hotloop.spec import Spec
 
 Arrays = dict[str, np.ndarray]
-Facts = dict[str, Any]
+Facts = Figures
 
 
 class Store(Protocol):
@@ -79,7 +80,7 @@ class InFolder:
     def save_state(self, env_steps: int, arrays: Callable[[], Arrays], facts: Facts) -> Path | None:
         """Write a checkpoint and remove the oldest."""
         state, where = arrays(), self.folder.checkpoints / f"{env_steps:012d}"
-        whole = {**facts, "digests": digests(state)}
+        whole: Facts = {**facts, "digests": digests(state)}
         if not self.attempt("checkpoint", lambda: checkpoint.save(where, state, whole)):
             return None
         checkpoint.prune(self.folder.checkpoints, self._checkpoints)
@@ -98,7 +99,7 @@ class InFolder:
         """Where it is, or that it is nowhere."""
         return f"the run is saved in {self.path}" if saved else "the run could not be saved"
 
-    def attempt(self, what: str, write: Callable[[], Any]) -> bool:
+    def attempt(self, what: str, write: Callable[[], object]) -> bool:
         """Do something with the disk; a full or read-only one is said, and training goes on."""
         try:
             write()
@@ -178,7 +179,7 @@ class _MetricsFiles(Listener):
         if self._files is not None:
             self._store.attempt("metrics", self._files.close)
 
-    def _write(self, kind: str, env_steps: int, values: dict[str, Any]) -> None:
+    def _write(self, kind: str, env_steps: int, values: Figures) -> None:
         files = self._files
         if files is not None:
             self._store.attempt("metrics", lambda: files.write(kind, env_steps, values))

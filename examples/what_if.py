@@ -12,8 +12,8 @@ from hotloop.trial import trial
 SPEC = {"env": {"id": "CartPole-v1", "num_envs": 8}, "replay": {"start": 1_000}, "updates_per_step": 0.5}
 
 
-def no_learning(learn):
-    """Stands in for the engine's `learn`: the state stays as it is."""
+def no_learning(update):
+    """Stands in for the engine's `update`: the state stays as it is."""
 
     def learned_nothing(state, items, *rest):
         return Learned(state, np.zeros(items.r_t.shape, np.float32), np.zeros(len(METRICS), np.float32))

@@ -67,7 +67,7 @@ class Substitutes(NamedTuple):
     """Called with the pipeline's replay (`replay.host.HostReplay`, on the device a `replay.device.DeviceReplay`), gives
     what is used instead."""
     update: Callable[..., Learn] | None = None
-    """Called with what learns (`Engine.learn`, on the device `JaxEngine.update`), gives what is called instead."""
+    """Called with what learns (`Engine.update`, on the device `JaxEngine.update`), gives what is called instead."""
     log: bool = True
     """Whether lines of metrics are written: the one who drives the session does."""
 
@@ -138,7 +138,8 @@ class Player:
         self.pipeline_choice = self._choose_pipeline()
         record = ENGINES[self.spec.engine]
         start, make = registry.imported(record.start), registry.imported(record.make)
-        self.machine: dict[str, str] = start(self.spec, steps_meanwhile=self.pipeline_choice.name == "concurrent")
+        overlaps = PIPELINES[self.pipeline_choice.name].steps_meanwhile
+        self.machine: dict[str, str] = start(self.spec, steps_meanwhile=overlaps)
         obs, num_actions = self._make_env()
         try:
             self.engine: Engine = make(self.spec, obs, num_actions, own.network)
@@ -257,6 +258,8 @@ class Assembly(Player):
     def _make_pipeline(self) -> "Pipeline":
         make = registry.imported(self._makers(self.pipeline_choice.name)[self.spec.learns_from])
         of = (self.env, self.engine.device_functions) if self.envs is None else (self.envs, self.engine)
+        if of[1] is None:
+            raise SpecError(f"engine {self.spec.engine} has no programs for device envs, and {self.spec.env.id} is one")
         made: Pipeline = make(self.spec, *of)
         return made
 

@@ -1,7 +1,7 @@
-"""The unit of work: q vector steps, then p gradient steps, repeated.
+"""The unit of work: q vector steps, then p gradient steps, repeated; `concurrent` takes them beside the next steps.
 
-Every pipeline runs blocks, so the number of environments never silently changes how much is learned
-from each transition: p / q = updates_per_step x num_envs, in lowest terms.
+Every pipeline runs blocks, so the number of environments never silently changes how much is learned from each
+transition: p / q = updates_per_step x num_envs, in lowest terms.
 """
 
 from fractions import Fraction

@@ -1,7 +1,7 @@
-"""The host's side of a run: drive the compiled program in chunks of about half a second.
+"""The host's side of a run: advance it in chunks of about half a second.
 
 Between chunks the host logs, evaluates, saves, and looks whether someone pressed Ctrl-C. Nothing it does
-changes what the program computes, so an interrupted and resumed run ends in the same bits.
+changes what is computed, so an interrupted and resumed run ends in the same bits.
 """
 
 import time

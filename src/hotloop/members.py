@@ -1,4 +1,4 @@
-"""Who is trained side by side in one run: seeds, each with envs of its own; agents, in envs they share.
+"""Who is trained side by side in one run: seeds today, each with envs of its own.
 
 A run has at least one member. Readings, metrics, evaluations, weights and pictures have an entry for each.
 """

@@ -40,6 +40,8 @@ class PipelineRecord(NamedTuple):
     """For device envs: `make(spec, env, device_functions)`, a `DevicePipeline` (`hotloop.pipelines.device_session`)."""
     on_host: Mapping[str, str] = MappingProxyType({})
     """For Gymnasium envs: `make(spec, envs, engine) -> HostPipeline` (`hotloop.pipelines.host_run`)."""
+    steps_meanwhile: bool = False
+    """Envs step while updates run, so that their times overlap."""
 
 
 class TorsoRecord(NamedTuple):
@@ -98,7 +100,7 @@ TORSOS: dict[str, TorsoRecord] = {
         is_image=True,
     ),
 }
-_BY_HUBER = {"loss.kind mse": "quantiles are learned by huber, weighed by quantile; use huber"}
+_BY_HUBER = {"loss.kind mse": "quantiles are learned by huber, weighted by quantile; use huber"}
 HEADS: dict[str, HeadRecord] = {
     "scalar": HeadRecord(
         section="hotloop.spec.network:ScalarHead",
@@ -151,12 +153,13 @@ PIPELINES: Mapping[str, PipelineRecord] = {
         },
     ),
     "sync": PipelineRecord(
-        about="envs, acting and replay on the host, then updates, in turn",
+        about="one stage after the other: acting, envs, replay, updates; device envs stage by stage",
         on_device={"transitions": "hotloop.pipelines.stepwise:Stepwise"},
         on_host={"transitions": "hotloop.pipelines.sync:pipeline"},
     ),
     "concurrent": PipelineRecord(
         about="envs step on the host while the updates run",
+        steps_meanwhile=True,
         on_host={"transitions": "hotloop.pipelines.concurrent:pipeline"},
     ),
 }

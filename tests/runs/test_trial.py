@@ -71,8 +71,8 @@ class FirstBatch:
 def test_replay_and_update_of_a_run_on_the_host_can_be_replaced(name):
     stand_ins = []
 
-    def updates_nothing(learn):
-        engine = learn.__self__
+    def updates_nothing(update):
+        engine = update.__self__
         zero = np.zeros(4, np.float32)
 
         def still(state, items, weight, *rest):

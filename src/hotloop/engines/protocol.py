@@ -69,7 +69,7 @@ class EngineOf(Protocol[S, W]):
     def put(self, batches: Form) -> Form:
         """Bring batches to where they are learned from; done when it returns."""
 
-    def learn(
+    def update(
         self,
         state: S,
         items_KB: Items,

@@ -39,7 +39,7 @@ class Actor:
     policy: Policy
     random: np.random.Generator
     obs: Arrays
-    is_torn = False  # the envs have stepped, and nobody has stored it yet
+    is_torn = False  # the envs have stepped, and nobody has taken the step over yet
 
     def __init__(self, envs: HostEnvs, explorer: Explorer, spans: Spans) -> None:
         self.envs, self.explorer, self._spans = envs, explorer, spans
@@ -59,7 +59,7 @@ class Actor:
             return self.envs.step(action_N)
 
     def stored(self, step: VectorStep) -> Finished | None:
-        """A step is in the replay: go on from there; returns the episodes that ended, if any did."""
+        """A step is stored, or will be: go on from there; returns the episodes that ended, if any did."""
         self.obs, self.is_torn = step.obs, False
         self.running.add(step)
         ended = step.terminated | step.truncated

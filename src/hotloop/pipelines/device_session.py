@@ -1,4 +1,4 @@
-"""A session whose state lives on the device: the fused pipeline, of one member or of several side by side."""
+"""A session whose state lives on the device, of one member or of several side by side."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -49,7 +49,11 @@ class Fused:
         self.portions = self.block_plan.updates // spec.updates_per_draw
         self.masked = spec.env.action_mask
         self.row = row_example(obs_shapes(env), env.num_actions if self.masked else None)
-        self.replay = TransitionReplay(spec, self.row)
+        self.replay = self.make_replay()
+
+    def make_replay(self) -> DeviceReplay[Any, Any]:
+        """Where what is collected is stored, and drawn from."""
+        return TransitionReplay(self.spec, self.row)
 
     def init(self, seed: jax.Array) -> FusedState:
         """The state before the first block."""

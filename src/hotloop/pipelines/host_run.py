@@ -52,11 +52,11 @@ class HostPipeline:
         envs: HostEnvs,
         engine: Engine,
         run_block: "Callable[[HostRun], None]",
-        learner: Executor | None = None,
+        thread: Executor | None = None,
     ) -> None:
-        """`learner` is the thread on which `run_block` learns, if it is another one."""
-        self.spec, self.envs, self.engine, self.update = spec, envs, engine, engine.learn
-        self.run_block, self._learner = run_block, learner
+        """`thread` is the one on which `run_block` learns, if it is another one."""
+        self.spec, self.envs, self.engine, self.update = spec, envs, engine, engine.update
+        self.run_block, self._thread = run_block, thread
         self.judge = envs.goals(spec.env.id, spec.env.options) if spec.replay.hindsight else None
         num_actions = None
         try:
@@ -82,8 +82,8 @@ class HostPipeline:
             with contextlib.suppress(Exception):  # whatever the user's own code raises
                 self.judge.close()
             self.judge = None
-        if self._learner is not None:
-            self._learner.shutdown()
+        if self._thread is not None:
+            self._thread.shutdown()
 
     def session(self, members: Members) -> "HostRun":
         """Its state, for the host loop to drive."""

@@ -24,7 +24,7 @@ TRANSFER_APART = 1 << 20
 
 
 Update = Callable[[State, Items, np.ndarray | None, float, int, Arrays], Learned[State]]
-"""As `Engine.learn`."""
+"""As `Engine.update`."""
 
 
 class Period(NamedTuple):
@@ -61,7 +61,7 @@ class Learner:
     """Env steps up to which learning rate and target copies have been followed."""
 
     def __init__(self, spec: Spec, engine: Engine, replay: HostReplay, spans: Spans, update: Update) -> None:
-        """`update` is the engine's `learn`, or what stands in for it."""
+        """`update` is the engine's `update`, or what stands in for it."""
         self.engine, self.replay, self._spans, self._update = engine, replay, spans, update
         block, self.updates_per_draw = spec.block_plan, spec.updates_per_draw
         self.portions = block.updates // self.updates_per_draw

@@ -15,8 +15,9 @@ from hotloop.errors import SpecError
 from hotloop.pipelines.fused import Fused, FusedState
 from hotloop.pipelines.vector_step import Moved
 from hotloop.replay import sequences
+from hotloop.replay.device import DeviceReplay
 from hotloop.replay.sequences import SequenceReplay
-from hotloop.spec import Spec
+from hotloop.spec import Sequence, Spec
 
 
 class RememberingActor(NamedTuple):
@@ -37,25 +38,33 @@ class Recurrent(Fused):
     engine: RecurrentEngine
 
     def __init__(self, spec: Spec, env: DeviceEnv, engine: RecurrentEngine) -> None:
-        super().__init__(spec, env, engine)
-        sequence, num_envs = spec.replay.sequence, spec.env.num_envs
-        if sequence is None or not isinstance(engine, RecurrentEngine):
+        if spec.replay.sequence is None or not isinstance(engine, RecurrentEngine):
             raise SpecError("replay.sequence is for networks with a core; one of your own has none, leave it out")
         if spec.env.action_mask:
             raise SpecError("env.action_mask is not for networks with a core; leave one of them out")
-        steps = sequence.burn_in + sequence.length + 1
+        super().__init__(spec, env, engine)
+        self._refuse_too_few(spec.replay.sequence)
+
+    def _refuse_too_few(self, sequence: Sequence) -> None:
+        """A replay that cannot hold one sequence, or learning that would begin before there is one."""
+        steps, num_envs = sequence.burn_in + sequence.length + 1, self.block_plan.num_envs
         needed, block = steps * num_envs, self.block_plan.env_steps
-        for name, rows in (("replay.start", spec.replay.start), ("replay.capacity", self.replay.capacity)):
+        for name, rows in (("replay.start", self.spec.replay.start), ("replay.capacity", self.replay.capacity)):
             if rows < needed:
                 raise SpecError(
                     f"{name} is {rows:,} env steps, but sequences of {steps} (burn_in + length + 1) in {num_envs} "
                     f"env(s) take {needed:,}; use at least {-(-needed // block) * block:,}, or shorter sequences"
                 )
+
+    def make_replay(self) -> DeviceReplay[Any, Any]:
+        """Single steps with their memory, drawn as sequences."""
+        sequence = self.spec.replay.sequence
+        assert sequence is not None
         memory = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), jax.eval_shape(lambda: engine.memory(1))
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), jax.eval_shape(lambda: self.engine.memory(1))
         )
-        row = sequences.row_example(obs_shapes(env), memory)
-        self.replay = SequenceReplay(spec, row, sequence.length, sequence.burn_in)
+        row = sequences.row_example(obs_shapes(self.env), memory)
+        return SequenceReplay(self.spec, row, sequence.length, sequence.burn_in)
 
     def init(self, seed: jax.Array) -> FusedState:
         """The state before the first block."""

@@ -10,6 +10,7 @@ from hotloop.profiling import show
 from hotloop.profiling.figures import HostProfile
 from hotloop.profiling.report import course_of, of_the_run, seconds_between, stage, what_changed
 from hotloop.progress import Reporter
+from hotloop.registry import PIPELINES
 from hotloop.runs import metrics
 from hotloop.runs.folder import RunFolder
 from hotloop.spans import Spans
@@ -63,7 +64,7 @@ def build(spec: Spec, pipeline: PipelineChoice, rows: list[Figures], result: Fig
     blocks = steps / spec.block_plan.env_steps
     of_stages = [inner(b, "stage_seconds") for _, b in pairs]
     spent = {name: sum(number(each, name) for each in of_stages) for name in inner(train[-1], "stage_seconds")}
-    is_concurrent = pipeline.name == "concurrent"
+    is_concurrent = PIPELINES[pipeline.name].steps_meanwhile
     evaluate, log = spent.pop("evaluate"), spent.pop("log")
     beside = sum(spent[name] for name in LEARNER) if is_concurrent else 0.0
     wall = seconds + evaluate  # which the speed of a line of metrics leaves out

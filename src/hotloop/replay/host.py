@@ -3,7 +3,7 @@
     step ──> how its observations are stored (frames.py) ──> delay line (delay.py) ──> ring (host_ring.py)
                                             or hindsight (hindsight.py) ──┘       priorities (sum_tree.py) ┘
 
-One call inserts a vector step of all envs, one call draws the K batches of a block.
+One call inserts a vector step of all envs, one call draws the K batches of a portion of a block.
 """
 
 from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict, cast

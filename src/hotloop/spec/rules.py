@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from hotloop import registry
-from hotloop.spec.network import CustomNetwork, IqnHead, Network
+from hotloop.spec.network import CustomNetwork, Network
 from hotloop.spec.schedules import ends
 from hotloop.spec.sections import GOAL_KEYS, EpsilonGreedy
 
@@ -87,7 +87,7 @@ def _targets(spec: "Spec") -> Iterator[Rule]:
     for choice, reason in head.record.refuses.items():
         yield _is_chosen(spec, choice), f"{choice} with head {head.kind}: {reason}"
     yield (
-        isinstance(head, IqnHead) and head.choice_taus is not None and rule == "vanilla",
+        head.chooses_apart and rule == "vanilla",
         "network.head.choice_taus with target.rule vanilla: one pass of one net chooses and values; leave it "
         "out, or use rule target or double",
     )

@@ -29,7 +29,7 @@ class JaxOnHost:
     def __init__(self, engine: JaxEngine) -> None:
         self.engine, self.num_actions, self.num_weights = engine, engine.num_actions, engine.layout.size
         self._init = jax.jit(engine.init)
-        self._learn = jax.jit(self._update, donate_argnums=0)
+        self._compiled_update = jax.jit(self._update, donate_argnums=0)
         self._q = jax.jit(engine.q_values)
         self._play = jax.jit(engine.play)
         self._drawn_q = jax.jit(lambda params, obs_N, draws: engine.q_values(params, obs_N, given=draws))
@@ -77,7 +77,7 @@ class JaxOnHost:
         there: Form = jax.block_until_ready(jax.device_put(batches))  # sync
         return there
 
-    def learn(
+    def update(
         self,
         state: LearnerState,
         items_KB: Items,
@@ -88,7 +88,8 @@ class JaxOnHost:
     ) -> Learned[LearnerState]:
         """K gradient steps on K batches, then so many moves of the target net; done when it returns."""
         numbers = (np.float32(learning_rate), np.int32(target_moves))
-        state, td_KB, sums = jax.block_until_ready(self._learn(state, items_KB, weight_KB, *numbers, draws))  # sync
+        updated = self._compiled_update(state, items_KB, weight_KB, *numbers, draws)
+        state, td_KB, sums = jax.block_until_ready(updated)  # sync
         return Learned(state, td_KB, np.asarray(sums))
 
     def counts(self, state: LearnerState) -> Counts:

@@ -1,4 +1,4 @@
-"""Env, engine and pipeline of a spec, wired together: the one place where the rooms meet."""
+"""Env, engine and pipeline of a spec, wired together: the one place where they meet."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Self, TypedDict
@@ -8,12 +8,11 @@ from hotloop.engines.protocol import Engine
 from hotloop.errors import SpecError
 from hotloop.members import Members
 from hotloop.registry import ENGINES, PIPELINES
-from hotloop.replay.plan import MemoryPlan, available_host_memory
 from hotloop.spec import EpsilonGreedy, Network, Spec
 from hotloop.spec.network import NOISE
 from hotloop.spec.reading import OWN_ENV, given, parse_spec
 from hotloop.spec.rules import is_set, only_on_the_host
-from hotloop.trees import ArraySpec, Specs
+from hotloop.trees import Specs
 
 if TYPE_CHECKING:
     from hotloop.engines.jax.modules import Module
@@ -322,84 +321,3 @@ class Assembly(Player):
     def session(self, members: Members) -> "Session":
         """The pipeline with its state, for the host loop to drive."""
         return self.pipeline.session(members)
-
-    def memory_plan(self) -> MemoryPlan:
-        """What the run will need, before any of it is allocated."""
-        from hotloop.pipelines.member_axis import MemberAxis
-
-        block, axis, apart = self.spec.block_plan, MemberAxis(len(self.spec.members)), self.engine.memory_available()
-        available = available_host_memory() if apart is None else apart
-        times = f" x {axis.rows} {self.spec.members.kind}s" if axis.count > 1 else ""
-        weights = axis.rows * 4 * self.engine.num_weights
-        replay, learned_from = self.pipeline.replay, self.pipeline.num_bytes()
-        if on_policy := self.spec.on_policy:
-            parts = {
-                f"weights, moments, gradient{times}": 4 * weights,
-                f"{block.env_steps:,} steps at a time": axis.num_devices * learned_from,
-                f"{block.updates} minibatches": axis.num_devices * 2 * on_policy.epochs * learned_from,
-            }
-            return MemoryPlan(parts, available, self._memory_remedies(), "on_policy.steps")
-        assert replay is not None  # whatever is not on-policy has one
-        drawn, batch = self.spec.updates_per_draw, self.spec.replay.batch_size
-        stored = {f"replay of {replay.capacity:,} transitions{times}": axis.rows * learned_from}
-        used = {
-            f"weights, target, moments, gradient{times}": 5 * weights,
-            f"{drawn} batches": axis.num_devices * 2 * drawn * batch * replay.row_bytes,
-        }
-        if axis.rows > axis.num_devices:
-            used[f"the {self.spec.members.kind} at work on each device"] = axis.num_devices * learned_from
-        if self.on_device or apart is None:
-            return MemoryPlan({**stored, **used}, available, self._memory_remedies())
-        beside = MemoryPlan(used, available, (), "replay.batch_size", f"{self.machine['device']} memory")
-        return MemoryPlan(stored, available_host_memory(), self._memory_remedies(), where="host memory", beside=beside)
-
-    def _memory_remedies(self) -> tuple[str, ...]:
-        """What else than a smaller replay would make a run fit."""
-        if self.envs is None:
-            return (f"the number of {self.spec.members.kind}s",) if self.spec.members.are_many else ()
-        shapes, replay = self.envs.observations.shapes, self.spec.replay
-        if not isinstance(shapes, ArraySpec) or shapes.dtype != "uint8" or len(shapes.shape) != 3:
-            return ()
-        frames, _, width = shapes.shape
-        if replay.stacked_frames == 1 and frames <= width:
-            return (f"if its first axis is stacked frames, store each once with replay.stacked_frames={frames}",)
-        return ()
-
-    def describe(self) -> list[str]:
-        """What is about to be trained, and how, in a few lines."""
-        spec, block = self.spec, self.spec.block_plan
-        lines = [
-            f"{spec.name}: {spec.env.id} x{spec.env.num_envs}, {self._diet()}, "
-            f"{self.engine.num_weights:,} weights, {self._members()}",
-            f"pipeline: {self.pipeline_choice}; device: {self.machine['device']}; threads: {self.machine['threads']}",
-            str(self.memory_plan()),
-        ]
-        replay = self.pipeline.replay
-        if replay is not None and replay.capacity != spec.replay.capacity:
-            lines.append(
-                f"replay.capacity {spec.replay.capacity:,} rounded down to {replay.capacity:,}, "
-                f"a whole number of blocks of {block.env_steps:,} transitions"
-            )
-        return lines
-
-    def _diet(self) -> str:
-        """What is learned from, how often, in which portions."""
-        spec, block = self.spec, self.spec.block_plan
-        if spec.on_policy is not None:
-            return (
-                f"no replay: {block.updates} updates on {spec.on_policy.epochs} x the last {block.env_steps:,} "
-                f"transitions, batch {block.env_steps // spec.on_policy.minibatches}"
-            )
-        return (
-            f"replay ratio {spec.updates_per_step:g} ({block.updates} updates per {block.vector_steps} vector steps), "
-            f"batch {spec.replay.batch_size}"
-        )
-
-    def _members(self) -> str:
-        members = self.spec.members
-        if not members.are_many:
-            return str(members)
-        from hotloop.pipelines.member_axis import MemberAxis
-
-        axis = MemberAxis(len(members))
-        return f"{members}, on {axis.num_devices} device(s), {axis.rows // axis.num_devices} on each"

@@ -66,10 +66,11 @@ def train(
     if plan:
         from hotloop.assembly import Assembly
         from hotloop.envs.naming import look_in_current_folder
+        from hotloop.run_plan import memory_plan
 
         look_in_current_folder(parsed.env.id)
         with Assembly(parsed) as assembly:
-            memory = assembly.memory_plan()
+            memory = memory_plan(assembly)
         if as_json:
             _print_json(memory.as_json())
         else:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from hotloop import evaluating, figures, final_pictures, stopping
+from hotloop import evaluating, figures, final_pictures, run_plan, stopping
 from hotloop.assembly import Assembly
 from hotloop.clock import Clock, Rates, StageClock
 from hotloop.errors import EnvFailed, NotFinite, SpecError
@@ -41,9 +41,9 @@ class Driver:
         self.assembly, self.store, self.reporter, self.spec = assembly, store, reporter, assembly.spec
         self.standing = Standing(self.spec.members)
         self.session = assembly.session(self.spec.members)
-        if refusal := assembly.memory_plan().refusal():
+        if refusal := run_plan.memory_plan(assembly).refusal():
             raise SpecError(refusal)
-        for line in assembly.describe():
+        for line in run_plan.describe(assembly):
             reporter.say(line)
         for notice in assembly.notices:
             reporter.warn(notice)

@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 from hotloop.envs import device
 from hotloop.envs.cartpole import CartPole, CartPoleState
-from hotloop.envs.device import DeviceEnv, Transition, make_env, reset_all, step_all
+from hotloop.envs.device import DeviceEnv, DeviceStep, make_env, reset_all, step_all
 from hotloop.envs.gymnasium import IDS, GymnasiumEnv, GymnasiumVectorEnv
 from hotloop.errors import SpecError
 from hotloop.registry import ENVS
@@ -52,7 +52,7 @@ class Played(NamedTuple):
     step: Any
     first_obs: np.ndarray
     actions: np.ndarray
-    transitions: Transition  # leading axes STEPS, NUM_ENVS
+    transitions: DeviceStep  # leading axes STEPS, NUM_ENVS
 
 
 @cache

@@ -113,7 +113,7 @@ def test_a_list_is_one_of_observations_and_a_tuple_that_of_the_parts_where_both_
 
 def test_an_agent_takes_observations_of_any_dtype_and_beyond_the_bounds():
     player = Player(parse_spec({"env": {"id": "CartPole-v1"}, "network": {"torso": {"hidden": [8]}}}))
-    agent = Agent(player, player.engine.init(jax.random.key(0)).params)
+    agent = Agent(player, player.engine.weights(player.engine.init(0)))
     far = [[0.0, 1.0, 100.0, -3.0], [0.0, 0.0, 0.0, 0.0], [-9.0, 1.0, 0.0, 0.0]]
     best = agent.predict(np.array(far))
     assert best.shape == (3,)

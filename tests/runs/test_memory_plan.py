@@ -4,6 +4,7 @@ import pytest
 
 from hotloop.assembly import Assembly
 from hotloop.engines.jax.host import JaxOnHost
+from hotloop.run_plan import memory_plan
 from hotloop.spec.reading import parse_spec
 
 MIB = 1 << 20
@@ -14,7 +15,7 @@ DEVICE = {**HOST, "env": {"id": "cartpole", "num_envs": 2}}
 def plan(given, monkeypatch, *, device: int | None, host: int):
     monkeypatch.setattr(JaxOnHost, "memory_available", lambda self: device)
     monkeypatch.setenv("HOTLOOP_MEMORY_LIMIT", str(host))
-    return Assembly(parse_spec(given)).memory_plan()
+    return memory_plan(Assembly(parse_spec(given)))
 
 
 def test_the_replay_of_a_gymnasium_env_is_not_judged_by_the_memory_of_a_gpu(monkeypatch):

@@ -3,7 +3,7 @@
 import gymnasium as gym
 import numpy as np
 
-from hotloop.envs.host import generator_from_array, generator_to_array
+from hotloop.random_streams import generator_from_array, generator_to_array
 
 
 class Walk(gym.Env):

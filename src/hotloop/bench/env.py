@@ -43,17 +43,17 @@ def hotloop_loop(obs: str) -> Callable[[], None]:
     import jax
     import jax.numpy as jnp
 
-    from hotloop.envs.device import Transition, reset_all, step_all
+    from hotloop.envs.device import DeviceStep, reset_all, step_all
     from hotloop.envs.snake import Snake, SnakeState
 
     env, key = Snake(obs=obs), jax.random.key(0)
 
-    def step(i: jax.Array, carry: tuple[SnakeState, Transition]) -> tuple[SnakeState, Transition]:
+    def step(i: jax.Array, carry: tuple[SnakeState, DeviceStep]) -> tuple[SnakeState, DeviceStep]:
         action_key, env_key = jax.random.split(jax.random.fold_in(key, i))
         actions = jax.random.randint(action_key, (NUM_ENVS,), 0, env.num_actions)
         return step_all(env, carry[0], actions, env_key)
 
-    def steps(start: jax.Array, carry: tuple[SnakeState, Transition]) -> tuple[SnakeState, Transition]:
+    def steps(start: jax.Array, carry: tuple[SnakeState, DeviceStep]) -> tuple[SnakeState, DeviceStep]:
         return jax.lax.fori_loop(start, start + HOTLOOP_STEPS, step, carry)
 
     compiled = jax.jit(steps, donate_argnums=1)

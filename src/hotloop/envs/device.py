@@ -83,7 +83,7 @@ class Masked(Protocol):
         """Return bool (A,): True where an action is legal."""
 
 
-class Transition(NamedTuple):
+class DeviceStep(NamedTuple):
     """What a vector step yields, N envs wide. `final_obs` is s_t; `obs` is where the next step starts.
 
     `final_legal` and `legal` are the actions those two allow, bool (N, A); None with masks off.
@@ -137,7 +137,7 @@ def legal_actions(env: DeviceEnv, state_N: State) -> jax.Array:
 
 def step_all(
     env: DeviceEnv, state_N: State, action_N: jax.Array, key: jax.Array, masked: bool = False
-) -> tuple[State, Transition]:
+) -> tuple[State, DeviceStep]:
     """Step every env; an env whose episode ended starts the next one in the same step (SAME_STEP autoreset).
 
     `masked`: say which actions are legal, too.
@@ -161,7 +161,7 @@ def step_all(
 
     # Episodes end rarely: skip the random resets of all N envs when none did.
     next_state_N, next_obs_N, legal_N = jax.lax.cond(jnp.any(done_N), fresh, lambda same: same, reached)
-    return next_state_N, Transition(next_obs_N, obs_N, reward_N, terminated_N, truncated_N, info_N, legal_N, reached[2])
+    return next_state_N, DeviceStep(next_obs_N, obs_N, reward_N, terminated_N, truncated_N, info_N, legal_N, reached[2])
 
 
 def make_env(env_id: str, options: Mapping[str, object]) -> DeviceEnv:

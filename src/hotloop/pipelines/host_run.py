@@ -14,7 +14,7 @@ import numpy as np
 
 from hotloop.engines.policies import choose_policy, one_blas_thread
 from hotloop.engines.protocol import Engine, Weights
-from hotloop.envs.host import HostEnvs, generator_from_array, generator_to_array
+from hotloop.envs.host import HostEnvs
 from hotloop.evaluate import Episodes, Tell, play_on_host
 from hotloop.experience import METRICS, Totals, VectorStep
 from hotloop.learning import targets
@@ -23,6 +23,7 @@ from hotloop.pipelines.actor import Actor
 from hotloop.pipelines.explorer import Explorer
 from hotloop.pipelines.learner import LearnedBlock, Learner
 from hotloop.pipelines.session import Reading
+from hotloop.random_streams import generator_from_array, generator_to_array
 from hotloop.replay.host import HostReplay
 from hotloop.runs.state import from_arrays, to_arrays
 from hotloop.spans import Spans

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from hotloop.engines.jax.engine import JaxEngine
-from hotloop.envs.device import DeviceEnv, Transition, step_all
+from hotloop.envs.device import DeviceEnv, DeviceStep, step_all
 from hotloop.experience import METRICS, Totals
 from hotloop.spec import Spec
 
@@ -30,7 +30,7 @@ class Moved(NamedTuple):
     reward: jax.Array  # float32
     discount: jax.Array  # γ, or 0 where the episode was terminated
     ended: jax.Array
-    transition: Transition
+    transition: DeviceStep
 
 
 Choose = Callable[[Any, jax.Array, jax.Array], tuple[jax.Array, Any]]

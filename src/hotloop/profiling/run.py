@@ -10,6 +10,7 @@ from hotloop.profiling import report, show, stages
 from hotloop.profiling.figures import FusedProfile
 from hotloop.progress import Reporter
 from hotloop.replay.plan import readable
+from hotloop.run_plan import memory_plan
 from hotloop.runs import metrics
 from hotloop.runs.folder import RunFolder
 
@@ -21,7 +22,7 @@ def profile_run(
     assembly: Assembly, state: FusedState, result: Figures, folder: RunFolder, reporter: Reporter
 ) -> FusedProfile:
     """`state` is the last state of one seed; leaves profile.json and profile.png in the run's folder."""
-    plan = assembly.memory_plan()
+    plan = memory_plan(assembly)
     if COPIES * plan.total > plan.available:
         raise SpecError(
             f"the run is saved, but its profile needs {readable(COPIES * plan.total)} and {readable(plan.available)} "

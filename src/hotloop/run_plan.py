@@ -1,0 +1,90 @@
+"""What a run will need and do, before it starts: its memory, and the few lines a person sees."""
+
+from hotloop.assembly import Assembly
+from hotloop.members import Members
+from hotloop.pipelines.member_axis import MemberAxis
+from hotloop.replay.plan import MemoryPlan, available_host_memory
+from hotloop.spec import Spec
+from hotloop.trees import ArraySpec
+
+
+def memory_plan(assembly: Assembly) -> MemoryPlan:
+    """What the run will need, before any of it is allocated."""
+    spec, apart = assembly.spec, assembly.engine.memory_available()
+    block, axis = spec.block_plan, MemberAxis(len(spec.members))
+    available = available_host_memory() if apart is None else apart
+    times = f" x {axis.rows} {spec.members.kind}s" if axis.count > 1 else ""
+    weights = axis.rows * 4 * assembly.engine.num_weights
+    replay, learned_from = assembly.pipeline.replay, assembly.pipeline.num_bytes()
+    if on_policy := spec.on_policy:
+        parts = {
+            f"weights, moments, gradient{times}": 4 * weights,
+            f"{block.env_steps:,} steps at a time": axis.num_devices * learned_from,
+            f"{block.updates} minibatches": axis.num_devices * 2 * on_policy.epochs * learned_from,
+        }
+        return MemoryPlan(parts, available, _memory_remedies(assembly), "on_policy.steps")
+    assert replay is not None  # whatever is not on-policy has one
+    drawn, batch = spec.updates_per_draw, spec.replay.batch_size
+    stored = {f"replay of {replay.capacity:,} transitions{times}": axis.rows * learned_from}
+    used = {
+        f"weights, target, moments, gradient{times}": 5 * weights,
+        f"{drawn} batches": axis.num_devices * 2 * drawn * batch * replay.row_bytes,
+    }
+    if axis.rows > axis.num_devices:
+        used[f"the {spec.members.kind} at work on each device"] = axis.num_devices * learned_from
+    if assembly.on_device or apart is None:
+        return MemoryPlan({**stored, **used}, available, _memory_remedies(assembly))
+    beside = MemoryPlan(used, available, (), "replay.batch_size", f"{assembly.machine['device']} memory")
+    return MemoryPlan(stored, available_host_memory(), _memory_remedies(assembly), where="host memory", beside=beside)
+
+
+def _memory_remedies(assembly: Assembly) -> tuple[str, ...]:
+    """What else than a smaller replay would make a run fit."""
+    if assembly.envs is None:
+        return (f"the number of {assembly.spec.members.kind}s",) if assembly.spec.members.are_many else ()
+    shapes, replay = assembly.envs.observations.shapes, assembly.spec.replay
+    if not isinstance(shapes, ArraySpec) or shapes.dtype != "uint8" or len(shapes.shape) != 3:
+        return ()
+    frames, _, width = shapes.shape
+    if replay.stacked_frames == 1 and frames <= width:
+        return (f"if its first axis is stacked frames, store each once with replay.stacked_frames={frames}",)
+    return ()
+
+
+def describe(assembly: Assembly) -> list[str]:
+    """What is about to be trained, and how, in a few lines."""
+    spec, block, machine = assembly.spec, assembly.spec.block_plan, assembly.machine
+    lines = [
+        f"{spec.name}: {spec.env.id} x{spec.env.num_envs}, {_learning(spec)}, "
+        f"{assembly.engine.num_weights:,} weights, {_members(spec.members)}",
+        f"pipeline: {assembly.pipeline_choice}; device: {machine['device']}; threads: {machine['threads']}",
+        str(memory_plan(assembly)),
+    ]
+    replay = assembly.pipeline.replay
+    if replay is not None and replay.capacity != spec.replay.capacity:
+        lines.append(
+            f"replay.capacity {spec.replay.capacity:,} rounded down to {replay.capacity:,}, "
+            f"a whole number of blocks of {block.env_steps:,} transitions"
+        )
+    return lines
+
+
+def _learning(spec: Spec) -> str:
+    """What is learned from, how often, in which portions."""
+    block = spec.block_plan
+    if spec.on_policy is not None:
+        return (
+            f"no replay: {block.updates} updates on {spec.on_policy.epochs} x the last {block.env_steps:,} "
+            f"transitions, batch {block.env_steps // spec.on_policy.minibatches}"
+        )
+    return (
+        f"replay ratio {spec.updates_per_step:g} ({block.updates} updates per {block.vector_steps} vector steps), "
+        f"batch {spec.replay.batch_size}"
+    )
+
+
+def _members(members: Members) -> str:
+    if not members.are_many:
+        return str(members)
+    axis = MemberAxis(len(members))
+    return f"{members}, on {axis.num_devices} device(s), {axis.rows // axis.num_devices} on each"

@@ -391,6 +391,8 @@ def _own_of(
     """
     from hotloop.assembly import Own
 
+    if isinstance(network, Mapping):
+        raise SpecError("network is a section of a spec; expected the module that the run was trained with, or nothing")
     own = run.own if isinstance(run, Run) and run.own is not None else Own()
     is_named = "network" in overrides or "network.kind" in overrides
     network = own.network if network is None and not is_named else network

@@ -368,3 +368,8 @@ def test_public_names_can_be_listed_and_unknown_ones_are_errors() -> None:
     assert all(getattr(hotloop, name) is not None for name in hotloop.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'trian'"):
         _ = hotloop.trian
+
+
+def test_a_section_is_no_module_to_load_a_run_with(own_run: Any) -> None:
+    with pytest.raises(SpecError, match="network is a section of a spec; expected the module"):
+        hotloop.load(own_run.path, network={"kind": "composed"})

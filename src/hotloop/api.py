@@ -1,5 +1,6 @@
 """What `import hotloop` offers: train, resume, load, profile."""
 
+import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from hotloop.plain import Figures, Json, number
 from hotloop.progress import Reporter, Silent
 from hotloop.runs.folder import RunFolder
 from hotloop.spec import Spec
-from hotloop.spec.reading import OWN_ENV, load_spec, plugins_in, sections_given
+from hotloop.spec.reading import OWN_ENV, fields_of_sections, load_spec, plugins_in, sections_given
 
 if TYPE_CHECKING:
     from hotloop.agent import Agent
@@ -105,6 +106,10 @@ class Run:
     def __copy__(self) -> "Run":
         """Stays in this process."""
         return Run(self.path, self.result, self.kept, self.own)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Run":
+        """Stays in this process, too."""
+        return Run(self.path, copy.deepcopy(self.result, memo), self.kept, self.own)
 
     @property
     def agent(self) -> "Agent":
@@ -406,9 +411,9 @@ def _names_env(overrides: Mapping[str, object]) -> bool:
 
 def _refuse_misspelt(overrides: Mapping[str, object], function: Callable[..., object]) -> None:
     """Refuse an override that is neither a field of a spec nor near one, but near an argument of the function."""
-    arguments = [name for name in inspect.signature(function).parameters if name != "overrides"]
+    arguments = [name for name in inspect.signature(function).parameters if name not in ("overrides", "trust")]
     for name in overrides:
-        if "." not in name and name not in Spec.model_fields:
+        if "." not in name and name not in Spec.model_fields and not fields_of_sections(name):
             hint = registry.nearest(name, [*Spec.model_fields, *arguments])
             if any(f"'{argument}'" in hint for argument in arguments):
                 raise SpecError(f"{name}: hotloop.{function.__name__} has no such argument; {hint}")

@@ -44,8 +44,8 @@ class Own(NamedTuple):
     """The user has said how to explore, so it is not decided again for a network of their own."""
 
 
-Learn = Callable[..., object]
-"""Gradient steps: `Engine.learn`, on the device `JaxEngine.update`."""
+Update = Callable[..., object]
+"""Gradient steps: `Engine.update`, on the device `JaxEngine.update`."""
 
 
 class Replace(TypedDict, total=False):
@@ -53,7 +53,7 @@ class Replace(TypedDict, total=False):
 
     env: "Given | None"
     replay: "Callable[..., Stored] | None"
-    update: Callable[..., Learn] | None
+    update: Callable[..., Update] | None
     log: bool
 
 
@@ -65,7 +65,7 @@ class Substitutes(NamedTuple):
     replay: "Callable[..., Stored] | None" = None
     """Called with the pipeline's replay (`replay.host.HostReplay`, on the device a `replay.device.DeviceReplay`), gives
     what is used instead."""
-    update: Callable[..., Learn] | None = None
+    update: Callable[..., Update] | None = None
     """Called with what learns (`Engine.update`, on the device `JaxEngine.update`), gives what is called instead."""
     log: bool = True
     """Whether lines of metrics are written: the one who drives the session does."""
@@ -79,7 +79,10 @@ class Substitutes(NamedTuple):
                 raise SpecError(f"replace: {name} is {make!r}, expected a function that is given the run's own {name}")
             if getattr(pipeline, name, None) is None:
                 raise SpecError(f"replace: this run has no {name}")
-            setattr(pipeline, name, make(getattr(pipeline, name)))
+            made = make(getattr(pipeline, name))
+            if not (callable(made) if name == "update" else callable(getattr(made, "sample", None))):
+                raise SpecError(f"replace: {name} gave {made!r}, expected what stands in for the run's own {name}")
+            setattr(pipeline, name, made)
 
 
 def _with_own_network(spec: Spec, own: Own) -> tuple[Spec, list[str]]:

@@ -55,7 +55,7 @@ class EndsTheCommand:
     unless a run has begun by then, which is asked to end.
     """
 
-    LINE = "hotloop: stopped by SIGINT; there was nothing to save"
+    LINE = "hotloop: stopped by SIGINT, outside of a run"
     SECONDS = 2.0
     _late: threading.Timer | None = None
 
@@ -68,11 +68,11 @@ class EndsTheCommand:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._late is not None:
+            self._late.cancel()
         if self._is_ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             sys.unraisablehook = self._hook
-        if self._late is not None:
-            self._late.cancel()
 
     def _end(self, number: int, frame: FrameType | None) -> None:
         while frame is not None:
@@ -91,10 +91,12 @@ class EndsTheCommand:
         self._hook(said)
 
     def _end_late(self) -> None:
-        if signal.getsignal(signal.SIGINT) != self._end:  # a run has begun meanwhile, and is asked to save and end
+        self._late, handler = None, signal.getsignal(signal.SIGINT)
+        if getattr(handler, "__func__", None) is Interrupts._note:  # a run has begun meanwhile: it saves and ends
             signal.raise_signal(signal.SIGINT)
-        else:
+        elif handler == self._end:
             self._end_at_once()
+        # Else a run has been asked already, and is saving.
 
     def _end_at_once(self) -> None:
         for child in getattr(sys.modules.get("multiprocessing"), "active_children", list)():

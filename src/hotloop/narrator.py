@@ -30,5 +30,6 @@ def _said(summary: Figures) -> str:
         figures += f"  ({number(summary, 'endless'):g} episodes reached evaluation.max_steps and count as they stood)"
     if "return_iqm" not in summary:
         return f"greedy return {number(summary, 'return_mean'):7.1f} ± {number(summary, 'return_std'):.1f}{figures}"
+    kind = next((name.removeprefix("by_") for name in summary if name.startswith("by_")), "member")
     low, high = numbers(summary, "return_interval")
-    return f"greedy return, IQM of seeds {number(summary, 'return_iqm'):7.1f} ({low:.1f}–{high:.1f}){figures}"
+    return f"greedy return, IQM of {kind}s {number(summary, 'return_iqm'):7.1f} ({low:.1f}–{high:.1f}){figures}"

@@ -15,23 +15,23 @@ def memory_plan(assembly: Assembly) -> MemoryPlan:
     available = available_host_memory() if apart is None else apart
     times = f" x {axis.rows} {spec.members.kind}s" if axis.count > 1 else ""
     weights = axis.rows * 4 * assembly.engine.num_weights
-    replay, learned_from = assembly.pipeline.replay, assembly.pipeline.num_bytes()
+    replay, learning_bytes = assembly.pipeline.replay, assembly.pipeline.num_bytes()
     if on_policy := spec.on_policy:
         parts = {
             f"weights, moments, gradient{times}": 4 * weights,
-            f"{block.env_steps:,} steps at a time": axis.num_devices * learned_from,
-            f"{block.updates} minibatches": axis.num_devices * 2 * on_policy.epochs * learned_from,
+            f"{block.env_steps:,} steps at a time": axis.num_devices * learning_bytes,
+            f"{block.updates} minibatches": axis.num_devices * 2 * on_policy.epochs * learning_bytes,
         }
         return MemoryPlan(parts, available, _memory_remedies(assembly), "on_policy.steps")
     assert replay is not None  # whatever is not on-policy has one
     drawn, batch = spec.updates_per_draw, spec.replay.batch_size
-    stored = {f"replay of {replay.capacity:,} transitions{times}": axis.rows * learned_from}
+    stored = {f"replay of {replay.capacity:,} transitions{times}": axis.rows * learning_bytes}
     used = {
         f"weights, target, moments, gradient{times}": 5 * weights,
         f"{drawn} batches": axis.num_devices * 2 * drawn * batch * replay.row_bytes,
     }
     if axis.rows > axis.num_devices:
-        used[f"the {spec.members.kind} at work on each device"] = axis.num_devices * learned_from
+        used[f"the {spec.members.kind} at work on each device"] = axis.num_devices * learning_bytes
     if assembly.on_device or apart is None:
         return MemoryPlan({**stored, **used}, available, _memory_remedies(assembly))
     beside = MemoryPlan(used, available, (), "replay.batch_size", f"{assembly.machine['device']} memory")

@@ -154,6 +154,23 @@ print(interrupts.seen)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "stopped by SIGINT\n", "")
 
 
+def test_a_second_ctrl_c_that_the_run_has_heard_is_not_followed_by_a_third_that_kills_it(tmp_path):
+    code = """
+import contextlib, signal, time
+from hotloop.interrupts import EndsTheCommand, Interrupts
+EndsTheCommand.SECONDS = 0.2
+with EndsTheCommand():
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    with Interrupts() as interrupts:
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(0.6)
+        print("saved", interrupts.seen)
+"""
+    ran = _run_python(code, tmp_path)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "saved stopped by SIGINT\n", "")
+
+
 def _run_python(code, folder):
     default = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
     started = [sys.executable, "-c", code, "wait"]

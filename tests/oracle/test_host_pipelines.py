@@ -123,14 +123,13 @@ def test_prioritised_replay_learns_from_weighted_samples_and_sets_priorities():
     replay = {"capacity": 40, "start": 12, "batch_size": 8, "sampling": {"kind": "prioritized"}}
     session = session_of(AutoresetMode.SAME_STEP, replay=replay)
     weights = []
-    sample = session.learner.replay.sample
+    update = session.pipeline.update
 
-    def watched(*args, **more):
-        batches = sample(*args, **more)
-        weights.append(batches.weight)
-        return batches
+    def watched(state, items, weight, *rest):
+        weights.append(weight)
+        return update(state, items, weight, *rest)
 
-    session.learner.replay.sample = watched
+    session.learner.update = watched
     session.advance(30)
     assert weights
     assert all(weight.shape == (1, 8) and weight.max() == 1 and weight.min() > 0 for weight in weights)

@@ -130,6 +130,8 @@ def test_a_run_without_a_replay_says_so():
     ("replace", "says"),
     [
         ({"replay": 3}, "replace: replay is 3, expected a function that is given the run's own replay"),
+        ({"update": lambda update: None}, "replace: update gave None, expected what stands in for the run's own"),
+        ({"replay": lambda replay: 3}, "replace: replay gave 3, expected what stands in for"),
         ({"update": "no"}, "replace: update is 'no', expected a function"),
         ({"acting": None}, "there is no stage 'acting'; the stages are env, replay, update, log"),
     ],

@@ -6,7 +6,7 @@ device. The host only sees the state between calls, about twice a second.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,36 @@ class FusedState(NamedTuple):
     episodes: jax.Array
     first_update_at: jax.Array  # env steps at the first gradient step, 0 before it
     totals: Totals[jax.Array]
+
+
+class Runner(Protocol):
+    """How the parts of a block are run: within one program, or as calls of their own (`stepwise.py`)."""
+
+    def stage(self, name: str, stage: Callable[..., Any], *inputs: Any) -> Any:
+        """One stage of the block."""
+
+    def one_of(self, choice: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], value: Any) -> Any:
+        """`yes(value)` or `no(value)`."""
+
+    def each(self, portion: Callable[[Any, Any], Any], start: Any, inputs: Any) -> Any:
+        """One portion after the other, as `jax.lax.scan`."""
+
+
+class InOneProgram:
+    """A `Runner` for what is being compiled as a whole."""
+
+    def stage(self, name: str, stage: Callable[..., Any], *inputs: Any) -> Any:
+        """Part of the program."""
+        del name
+        return stage(*inputs)
+
+    def one_of(self, choice: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], value: Any) -> Any:
+        """A branch of the program."""
+        return jax.lax.cond(choice, yes, no, value)
+
+    def each(self, portion: Callable[[Any, Any], Any], start: Any, inputs: Any) -> Any:
+        """A loop of the program."""
+        return jax.lax.scan(portion, start, inputs)
 
 
 class Fused:
@@ -94,12 +124,13 @@ class Fused:
         advanced: FusedState = repeat(self.run_block, state, blocks, self.spec)
         return advanced
 
-    def run_block(self, state: FusedState) -> FusedState:
-        """q vector steps with the weights of the block's start, then p gradient steps."""
+    def run_block(self, state: FusedState, run: "Runner | None" = None) -> FusedState:
+        """q vector steps with the weights of the block's start, then p gradient steps; `run` runs its stages."""
+        run = run or InOneProgram()
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.blocks)
         act_key, sample_key = jax.random.split(key)
-        actor, items, totals = self.run_stage("step", self.collect, state, act_key)
-        ring, priorities = self.run_stage("insert", self.replay.insert, state.replay, items)
+        actor, items, totals = run.stage("collect", self.collect, state, act_key)
+        ring, priorities = run.stage("insert", self.replay.insert, state.replay, items)
         env_steps = state.env_steps + self.block_plan.env_steps
         is_learning = env_steps >= self.spec.replay.start
 
@@ -107,28 +138,28 @@ class Fused:
             learner, priorities = carry
             # Drawn outside the branch, unused before the learning start: with the ring inside, a block is a fifth
             # slower.
-            drawn = self.run_stage("sample", self.replay.sample, Storage(ring, priorities), keys[0], env_steps)
+            drawn = run.stage("sample", self.replay.sample, Storage(ring, priorities), keys[0], env_steps)
 
             def learn(learner: LearnerState) -> tuple[LearnerState, jax.Array, jax.Array]:
-                return self.run_stage("update", self.learn, learner, drawn, state.env_steps, keys[1])
+                return run.stage("learn", self.learn, learner, drawn, state.env_steps, keys[1])
 
             def wait(learner: LearnerState) -> tuple[LearnerState, jax.Array, jax.Array]:
                 nothing = jnp.zeros(drawn.batches.r_t.shape), jnp.zeros((len(METRICS),), jnp.float32)
                 return learner, *nothing
 
-            learner, td_KB, sums = self.run_one_of(is_learning, learn, wait, learner)
-            priorities = self.run_stage("update", self.replay.learned, priorities, drawn, td_KB, is_learning)
+            learner, td_KB, sums = run.one_of(is_learning, learn, wait, learner)
+            priorities = run.stage("prioritize", self.replay.learned, priorities, drawn, td_KB, is_learning)
             return (learner, priorities), sums
 
         start = (state.learner, priorities)
         if self.portions == 1:  # the usual case, without a loop around it
             (learner, priorities), sums = portion(start, (sample_key, key))
         else:
-            (learner, priorities), sums_of_each = self.run_each(portion, start, self._portion_keys(sample_key))
+            (learner, priorities), sums_of_each = run.each(portion, start, self._portion_keys(sample_key))
             sums = jnp.sum(sums_of_each, axis=0)
         every = self.spec.target.every
         moves = env_steps // every - state.env_steps // every
-        learner = self.run_stage("update", self.engine.move_target, learner, moves)
+        learner = run.stage("move target", self.engine.move_target, learner, moves)
         return FusedState(
             learner=learner,
             actor=actor,
@@ -145,21 +176,6 @@ class Fused:
         """Keys for the draws and for the networks of each portion of a block's updates (a leading axis)."""
         both = jax.vmap(lambda i: jax.random.split(jax.random.fold_in(sample_key, i)))(jnp.arange(self.portions))
         return both[:, 0], both[:, 1]
-
-    # -- how a block's parts are run: here, all within one program; otherwise in `stepwise.py` -----------
-
-    def run_stage(self, name: str, stage: Callable[..., Any], *inputs: Any) -> Any:
-        """A stage of the block; `name` is where its time is counted, if it is."""
-        del name
-        return stage(*inputs)
-
-    def run_one_of(self, choice: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], value: Any) -> Any:
-        """`yes(value)` or `no(value)`."""
-        return jax.lax.cond(choice, yes, no, value)
-
-    def run_each(self, portion: Callable[[Any, Any], Any], start: Any, inputs: Any) -> Any:
-        """Portion by portion, as `jax.lax.scan`."""
-        return jax.lax.scan(portion, start, inputs)
 
     # -- the stages -------------------------------------------------------------------------------------
 

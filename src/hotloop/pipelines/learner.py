@@ -62,7 +62,7 @@ class Learner:
 
     def __init__(self, spec: Spec, engine: Engine, replay: HostReplay, spans: Spans, update: Update) -> None:
         """`update` is the engine's `update`, or what stands in for it."""
-        self.engine, self.replay, self._spans, self._update = engine, replay, spans, update
+        self.engine, self.replay, self._spans, self.update = engine, replay, spans, update
         block, self.updates_per_draw = spec.block_plan, spec.updates_per_draw
         self.portions = block.updates // self.updates_per_draw
         self.limiter = Limiter(block.env_steps)
@@ -123,7 +123,7 @@ class Learner:
         rate = schedules.value_at(since, xp=schedules.Scalars, **self._learning_rate)
         target_moves = until // self._target_every - since // self._target_every if is_last else 0
         with self._spans["update"]:
-            return self._update(state, items, weight, rate, target_moves, drawn.draws)
+            return self.update(state, items, weight, rate, target_moves, drawn.draws)
 
     def take(self, learned: LearnedBlock) -> None:
         """From now on these weights and priorities count."""
@@ -138,4 +138,4 @@ class Learner:
         items = items_of(self.replay.whole_row, shape, zeros_of)
         weight = np.ones(shape, np.float32) if self._beta else None
         draws = draw(self._wanted, np.random.default_rng(0)) if self._wanted else None
-        return self._update(self.engine.init(0), items, weight, 0.0, 0, draws).state
+        return self.update(self.engine.init(0), items, weight, 0.0, 0, draws).state

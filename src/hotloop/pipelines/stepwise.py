@@ -19,21 +19,59 @@ from hotloop.pipelines.session import Session
 from hotloop.spans import Spans
 from hotloop.spec import Spec
 
+SPANS = {
+    "collect": "step",
+    "insert": "insert",
+    "sample": "sample",
+    "learn": "update",
+    "prioritize": "update",
+    "move target": "update",
+}
+"""Where the time of each stage of a block is counted."""
+DONATES = {"insert": 0}
+"""Arguments whose memory a stage takes over: the ring is not copied."""
+
+
+class StageByStage:
+    """A `Runner` that compiles each stage by itself, waits for it and counts its time."""
+
+    def __init__(self) -> None:
+        self.spans = Spans("step", "insert", "sample", "update", "evaluate", "log")
+        self._compiled: dict[str, Callable[..., Any]] = {}
+
+    def stage(self, name: str, stage: Callable[..., Any], *inputs: Any) -> Any:
+        """Call it."""
+        if name not in self._compiled:
+            self._compiled[name] = jax.jit(stage, donate_argnums=DONATES.get(name, ()))
+        with self.spans[SPANS[name]]:
+            return jax.block_until_ready(self._compiled[name](*inputs))  # sync
+
+    def one_of(self, choice: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], value: Any) -> Any:
+        """Look which it is, and call that."""
+        return yes(value) if bool(choice) else no(value)  # sync
+
+    def each(self, portion: Callable[[Any, Any], Any], start: Any, inputs: Any) -> Any:
+        """Call one after the other."""
+        results = []
+        for each in zip(*inputs, strict=True):
+            start, result = portion(start, each)
+            results.append(result)
+        return start, jnp.stack(results)
+
 
 class Stepwise(Fused):
-    """The fused pipeline, each stage of its block compiled by itself, waited for and timed."""
+    """The fused pipeline, its blocks run stage by stage."""
 
     def __init__(self, spec: Spec, env: DeviceEnv, engine: JaxEngine) -> None:
         if spec.members.are_many:
             raise SpecError(f"seeds is {spec.seeds}, but sync trains one seed at a time; use pipeline fused")
         super().__init__(spec, env, engine)
-        self.spans = Spans("step", "insert", "sample", "update", "evaluate", "log")
-        self._compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._run = StageByStage()
 
     def session(self, members: Members) -> Session:
         """The state of a run, for the host loop to drive."""
         session = DeviceSession(self, members, advance=self.advance_by_stages)
-        session.spans = self.spans
+        session.spans = self._run.spans
         return session
 
     def advance_by_stages(self, state: FusedState, blocks: Any) -> FusedState:
@@ -44,24 +82,5 @@ class Stepwise(Fused):
                 break
             if int(state.learner.skipped_in_a_row) >= guard.skips_in_a_row:
                 break
-            state = self.run_block(state)
+            state = self.run_block(state, self._run)
         return state
-
-    def run_stage(self, name: str, stage: Callable[..., Any], *inputs: Any) -> Any:
-        """Call it, wait for it and count its time."""
-        if stage not in self._compiled:
-            self._compiled[stage] = jax.jit(stage, donate_argnums=0 if name == "insert" else ())
-        with self.spans[name]:
-            return jax.block_until_ready(self._compiled[stage](*inputs))  # sync
-
-    def run_one_of(self, choice: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], value: Any) -> Any:
-        """Look which it is, and call that."""
-        return yes(value) if bool(choice) else no(value)  # sync
-
-    def run_each(self, portion: Callable[[Any, Any], Any], start: Any, inputs: Any) -> Any:
-        """Call one after the other."""
-        results = []
-        for each in zip(*inputs, strict=True):
-            start, result = portion(start, each)
-            results.append(result)
-        return start, jnp.stack(results)

@@ -221,7 +221,7 @@ def _explain(error: "ErrorDetails", data: Mapping[str, object]) -> str:
     path = [str(part) for part in _path_without_tags(error["loc"], data, ends_in_key=kind in _ABOUT_A_KEY)]
     where = ".".join(path)
     if kind == "extra_forbidden":
-        elsewhere = [] if len(path) > 1 else _fields_of_sections(path[0])
+        elsewhere = [] if len(path) > 1 else fields_of_sections(path[0])
         if elsewhere:
             return f"{where}: unknown key; did you mean {' or '.join(map(repr, elsewhere))}?"
         known = _fields_at(path[:-1], data)
@@ -296,7 +296,7 @@ def _fields_at(path: list[str], data: Mapping[str, object]) -> list[str]:
     return list(model.model_fields)
 
 
-def _fields_of_sections(name: str) -> list[str]:
+def fields_of_sections(name: str) -> list[str]:
     """Where a section has a field of this name, `stop` first; none where too many have for a hint."""
     sections = sorted(Spec.model_fields.items(), key=lambda item: item[0] != "stop")
     paths = [at for at, field in sections if any(name in section.model_fields for section in sections_in(field))]

@@ -86,7 +86,7 @@ def test_train_without_json_tells_a_person_where_everything_is(hotloop):
 
 def _offered(folder, **result):
     """Commands that are offered at the end of a run of 1,000 env steps, by what they are for."""
-    return _next_commands(Run(folder, {"stopped_by": "steps", "env_steps": 1000, **result}))
+    return _next_commands(Run(folder, {"stopped_by": "steps", "env_steps": 1000, **result}), folder)
 
 
 def test_what_can_be_done_next_is_offered_only_where_it_makes_sense(finished):

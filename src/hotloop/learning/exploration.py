@@ -15,8 +15,10 @@ def epsilon_greedy(
         random_N = xp.argmax(rank_NA > (draw_N[:, None] * rank_NA[:, -1:]).astype(xp.int32), axis=-1)
     else:
         num_actions = q_NA.shape[1]
-        random_N = xp.minimum((draw_N * num_actions).astype(xp.int32), num_actions - 1)
-    return xp.where(coin_N < epsilon, random_N, xp.argmax(q_NA, axis=-1))
+        random_N = (draw_N * num_actions).astype(xp.int32)
+        if draw_N.dtype.itemsize < 8:  # in float32 a draw just below 1 may become one action too many
+            random_N = xp.minimum(random_N, num_actions - 1)
+    return xp.where(coin_N < epsilon, random_N, q_NA.argmax(axis=-1))
 
 
 def boltzmann(q_NA: Array, temperature: Array, gumbel_NA: Array, *, xp: Namespace) -> Array:

@@ -149,8 +149,9 @@ def train(
     `out` is the run's folder, by default one of its own below runs/; with None nothing is written at all, and the
     agent is `run.agent`.
     `network` is a module of your own with `init(key, obs_B)` and `apply(params, obs_B)` that returns one
-    Q-value per action; any flax linen module has both. What the spec's own head did beyond that (a distribution,
-    dueling, noise) is left out with a warning, and ε explores where noise did.
+    Q-value per action; any flax linen module has both. With `engine="torch"` it is a `torch.nn.Module`, which begins
+    with the weights it has, or a class of them that takes no arguments. What the spec's own head did beyond that (a
+    distribution, dueling, noise) is left out with a warning, and ε explores where noise did.
     `env` is a section of the spec, an id, or an env of your own: a Gymnasium env, a device env (it satisfies
     `hotloop.envs.device.DeviceEnv`), or a function that makes one of the two and takes `env.options`. One Gymnasium env
     is trained on as it is, with `env.num_envs` 1, and stays open; evaluations play on copies of it. `device_env` is
@@ -437,7 +438,7 @@ def _assembled(spec: Spec, own: "Own", reporter: Reporter) -> "Assembly":
     """Env, engine and pipeline, to be closed after use."""
     from hotloop.assembly import Assembly
 
-    with reporter.busy("starting XLA"):
+    with reporter.busy(f"starting engine {spec.engine}"):
         return Assembly(spec, own)
 
 

@@ -88,7 +88,8 @@ class Substitutes(NamedTuple):
 def _with_own_network(spec: Spec, own: Own) -> tuple[Spec, list[str]]:
     """The spec with the user's own network named in it, checked again, and what it thereby loses, in words."""
     data = given(spec)
-    data["network"] = {"kind": "custom", "name": type(own.network).__qualname__}
+    named = own.network if isinstance(own.network, type) else type(own.network)
+    data["network"] = {"kind": "custom", "name": named.__qualname__}
     lost = spec.network.head.beyond_q_values if isinstance(spec.network, Network) else []
     if not lost:
         return parse_spec(data), []
@@ -124,7 +125,7 @@ def _never_evaluated(spec: Spec) -> tuple[Spec, list[str]]:
 
 
 class Player:
-    """Env and engine of a spec, to play with trained weights. Starts JAX; leaves no Gymnasium env open."""
+    """Env and engine of a spec, to play with trained weights. Starts its engine; leaves no Gymnasium env open."""
 
     env: "DeviceEnv | HostSpaces"
     """A device env, or the HostSpaces of a Gymnasium env."""
@@ -136,7 +137,7 @@ class Player:
             spec, self.notices = _with_own_network(spec, own)
         self.spec = self._with_own_env(spec, own)
         has_device_env = self._own_env is not None and self._own_env.device is not None
-        self.on_device = has_device_env or registry.is_device_env(self.spec.env.id)
+        self.on_device = has_device_env or registry.steps_on_device(self.spec.env.id, self.spec.engine)
         self.pipeline_choice = self._choose_pipeline()
         record = ENGINES[self.spec.engine]
         start, make = registry.imported(record.start), registry.imported(record.make)
@@ -158,9 +159,12 @@ class Player:
                     "from Python: device_env=… or env=…"
                 )
             return spec
-        from hotloop.envs.own import understand
+        from hotloop.envs.own import stepped_on_host, understand
 
-        self._own_env = found = understand(own.env, spec.env.options)
+        found = understand(own.env, spec.env.options)
+        if not ENGINES[spec.engine].has_programs:
+            found = stepped_on_host(found)
+        self._own_env = found
         spec = _with_env(spec, id=found.played or f"{OWN_ENV}{found.name}")
         if found.is_instance and not is_set(spec, "env.num_envs"):
             spec = _with_env(spec, num_envs=1)
@@ -198,6 +202,8 @@ class Player:
     def _choose_pipeline(self) -> PipelineChoice:
         spec, wanted = self.spec, self.spec.pipeline
         kind = "a device env" if self.on_device else "a Gymnasium env, stepped on the host"
+        if not self.on_device and registry.is_device_env(spec.env.id):
+            kind = f"a device env, which engine {spec.engine} steps from the host"
         fitting = [name for name in PIPELINES if self._makers(name)]
         if wanted not in ("auto", *fitting):
             raise SpecError(

@@ -375,7 +375,7 @@ def _next_commands(run: "Run", path: Path) -> dict[str, str]:
     elif ended_by != "episodes":  # a new end would change nothing
         further = max(spec.stop.steps, _about_twice(int(run.env_steps)))
         commands["continue"] = f"hotloop resume {named} --steps {further}{trust}"
-    on_host = not registry.is_device_env(spec.env.id)
+    on_host = not registry.steps_on_device(spec.env.id, spec.engine)
     is_found_here = not from_outside(spec) or folder.made_in in ("", os.getcwd())
     if "profile" not in run.result and is_found_here and not profile_refusal(spec, on_host=on_host):
         commands["profile"] = f"hotloop profile {shlex.quote(str(path / 'spec.yaml'))}"

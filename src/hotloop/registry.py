@@ -29,6 +29,10 @@ class EngineRecord(NamedTuple):
     """`start(spec, steps_meanwhile) -> dict`: called before it is made; says what was chosen of threads and devices."""
     about: str
     """One line about it."""
+    has_programs: bool = True
+    """Whether it can be a part of programs on the device; if not, device envs are stepped from the host."""
+    refuses: Mapping[str, str] = MappingProxyType({})
+    """Choices of a spec that do not go with it, and why: `path value`, or `path` for whatever stands there."""
 
 
 class PipelineRecord(NamedTuple):
@@ -50,8 +54,8 @@ class TorsoRecord(NamedTuple):
     section: str
     """Its section of a spec, a subclass of `hotloop.spec.Torso`, which also says what depends on its values."""
     builders: Mapping[str, str]
-    """Who builds it, for each engine. jax: `build(section, scheme) -> Functions`, from observations (B, …) to features
-    (B, F)."""
+    """Who builds it, for each engine: `build(section, scheme) -> Functions` (of that engine's `modules`), from
+    observations (B, …) to features (B, F)."""
     about: str
     """One line about it."""
     is_image: bool = False
@@ -64,7 +68,7 @@ class HeadRecord(NamedTuple):
     section: str
     """Its section of a spec, a subclass of `hotloop.spec.Head`, which also says what depends on its values."""
     builders: Mapping[str, str]
-    """Who builds it, for each engine. jax: `build(section, num_actions, scheme) -> Functions`, from features to an
+    """Who builds it, for each engine: `build(section, num_actions, scheme) -> Functions`, from features to a
     `HeadOutput`."""
     estimates: str
     """The maths of what it says: `make(section, loss, *, xp, constant)`, as those in `hotloop.learning.estimates`."""
@@ -84,18 +88,18 @@ ENVS: dict[str, Entry] = {
 TORSOS: dict[str, TorsoRecord] = {
     "mlp": TorsoRecord(
         section="hotloop.spec.network:Mlp",
-        builders={"jax": "hotloop.engines.jax.torsos:mlp"},
+        builders={"jax": "hotloop.engines.jax.torsos:mlp", "torch": "hotloop.engines.torch.torsos:mlp"},
         about="dense layers over the flattened observation",
     ),
     "cnn": TorsoRecord(
         section="hotloop.spec.network:Cnn",
-        builders={"jax": "hotloop.engines.jax.torsos:cnn"},
+        builders={"jax": "hotloop.engines.jax.torsos:cnn", "torch": "hotloop.engines.torch.torsos:cnn"},
         about="convolutions, then dense layers, over an image",
         is_image=True,
     ),
     "impala": TorsoRecord(
         section="hotloop.spec.network:Impala",
-        builders={"jax": "hotloop.engines.jax.torsos:impala"},
+        builders={"jax": "hotloop.engines.jax.torsos:impala", "torch": "hotloop.engines.torch.torsos:impala"},
         about="the residual network of IMPALA, over an image",
         is_image=True,
     ),
@@ -104,13 +108,13 @@ _BY_HUBER = {"loss.kind mse": "quantiles are learned by huber, weighted by quant
 HEADS: dict[str, HeadRecord] = {
     "scalar": HeadRecord(
         section="hotloop.spec.network:ScalarHead",
-        builders={"jax": "hotloop.engines.jax.heads:scalar"},
+        builders={"jax": "hotloop.engines.jax.heads:scalar", "torch": "hotloop.engines.torch.heads:scalar"},
         estimates="hotloop.learning.estimates:means",
         about="one Q-value per action",
     ),
     "c51": HeadRecord(
         section="hotloop.spec.network:C51Head",
-        builders={"jax": "hotloop.engines.jax.heads:c51"},
+        builders={"jax": "hotloop.engines.jax.heads:c51", "torch": "hotloop.engines.torch.heads:c51"},
         estimates="hotloop.learning.estimates:atoms",
         about="probabilities of fixed returns per action",
         gives="c51's distribution",
@@ -121,7 +125,7 @@ HEADS: dict[str, HeadRecord] = {
     ),
     "qr": HeadRecord(
         section="hotloop.spec.network:QuantileHead",
-        builders={"jax": "hotloop.engines.jax.heads:qr"},
+        builders={"jax": "hotloop.engines.jax.heads:qr", "torch": "hotloop.engines.torch.heads:qr"},
         estimates="hotloop.learning.estimates:quantiles",
         about="quantiles of the return at fixed fractions (QR-DQN)",
         gives="qr's quantiles",
@@ -129,7 +133,7 @@ HEADS: dict[str, HeadRecord] = {
     ),
     "iqn": HeadRecord(
         section="hotloop.spec.network:IqnHead",
-        builders={"jax": "hotloop.engines.jax.heads:iqn"},
+        builders={"jax": "hotloop.engines.jax.heads:iqn", "torch": "hotloop.engines.torch.heads:iqn"},
         estimates="hotloop.learning.estimates:quantiles",
         about="quantiles of the return at drawn fractions (IQN)",
         gives="iqn's quantiles",
@@ -141,6 +145,18 @@ ENGINES: Mapping[str, EngineRecord] = {
         make="hotloop.engines.jax.host:make_engine",
         start="hotloop.engines.jax.setup:start",
         about="XLA; flat vectors; K gradient steps a call",
+    ),
+    "torch": EngineRecord(
+        make="hotloop.engines.torch.engine:make_engine",
+        start="hotloop.engines.torch.setup:start",
+        about="PyTorch, operation by operation; for envs on the host, and networks that are a torch.nn.Module",
+        has_programs=False,
+        refuses={
+            "on_policy": "rollouts are learned from in a program on the device; use engine jax",
+            "network.core": "it has no networks with a memory; use engine jax",
+            "precision bfloat16": "it computes in float32; use engine jax, or precision float32",
+            "precision float16": "it computes in float32; use engine jax, or precision float32",
+        },
     ),
 }
 PIPELINES: Mapping[str, PipelineRecord] = {
@@ -205,6 +221,11 @@ def is_device_env(env_id: str) -> bool:
     """Whether `env_id` names one of ENVS, or is of a family there (`gymnax:NAME`)."""
     names = {env_id, f"{env_id.partition(':')[0]}:NAME"}
     return not names.isdisjoint(ENVS) or (plugins.load_installed() and not names.isdisjoint(ENVS))
+
+
+def steps_on_device(env_id: str, engine: str) -> bool:
+    """Whether envs of this id are a part of programs on the device; else they are stepped from the host."""
+    return is_device_env(env_id) and (engine not in ENGINES or ENGINES[engine].has_programs)
 
 
 def nearest(name: str, known: list[str], otherwise: str = "") -> str:

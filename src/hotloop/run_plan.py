@@ -2,7 +2,6 @@
 
 from hotloop.assembly import Assembly
 from hotloop.members import Members
-from hotloop.pipelines.member_axis import MemberAxis
 from hotloop.replay.plan import MemoryPlan, available_host_memory
 from hotloop.spec import Spec
 from hotloop.trees import ArraySpec
@@ -11,27 +10,27 @@ from hotloop.trees import ArraySpec
 def memory_plan(assembly: Assembly) -> MemoryPlan:
     """What the run will need, before any of it is allocated."""
     spec, apart = assembly.spec, assembly.engine.memory_available()
-    block, axis = spec.block_plan, MemberAxis(len(spec.members))
+    block, (rows, num_devices) = spec.block_plan, _shared_out(spec.members)
     available = available_host_memory() if apart is None else apart
-    times = f" x {axis.rows} {spec.members.kind}s" if axis.count > 1 else ""
-    weights = axis.rows * 4 * assembly.engine.num_weights
+    times = f" x {rows} {spec.members.kind}s" if spec.members.are_many else ""
+    weights = rows * 4 * assembly.engine.num_weights
     replay, learning_bytes = assembly.pipeline.replay, assembly.pipeline.num_bytes()
     if on_policy := spec.on_policy:
         parts = {
             f"weights, moments, gradient{times}": 4 * weights,
-            f"{block.env_steps:,} steps at a time": axis.num_devices * learning_bytes,
-            f"{block.updates} minibatches": axis.num_devices * 2 * on_policy.epochs * learning_bytes,
+            f"{block.env_steps:,} steps at a time": num_devices * learning_bytes,
+            f"{block.updates} minibatches": num_devices * 2 * on_policy.epochs * learning_bytes,
         }
         return MemoryPlan(parts, available, _memory_remedies(assembly), "on_policy.steps")
     assert replay is not None  # whatever is not on-policy has one
     drawn, batch = spec.updates_per_draw, spec.replay.batch_size
-    stored = {f"replay of {replay.capacity:,} transitions{times}": axis.rows * learning_bytes}
+    stored = {f"replay of {replay.capacity:,} transitions{times}": rows * learning_bytes}
     used = {
         f"weights, target, moments, gradient{times}": 5 * weights,
-        f"{drawn} batches": axis.num_devices * 2 * drawn * batch * replay.row_bytes,
+        f"{drawn} batches": num_devices * 2 * drawn * batch * replay.row_bytes,
     }
-    if axis.rows > axis.num_devices:
-        used[f"the {spec.members.kind} at work on each device"] = axis.num_devices * learning_bytes
+    if rows > num_devices:
+        used[f"the {spec.members.kind} at work on each device"] = num_devices * learning_bytes
     if assembly.on_device or apart is None:
         return MemoryPlan({**stored, **used}, available, _memory_remedies(assembly))
     beside = MemoryPlan(used, available, (), "replay.batch_size", f"{assembly.machine['device']} memory")
@@ -86,5 +85,15 @@ def _learning(spec: Spec) -> str:
 def _members(members: Members) -> str:
     if not members.are_many:
         return str(members)
+    rows, num_devices = _shared_out(members)
+    return f"{members}, on {num_devices} device(s), {rows // num_devices} on each"
+
+
+def _shared_out(members: Members) -> tuple[int, int]:
+    """Members, with those that fill up the last row, and the devices that they lie on."""
+    if not members.are_many:
+        return 1, 1
+    from hotloop.pipelines.member_axis import MemberAxis  # which starts JAX
+
     axis = MemberAxis(len(members))
-    return f"{members}, on {axis.num_devices} device(s), {axis.rows // axis.num_devices} on each"
+    return axis.rows, axis.num_devices

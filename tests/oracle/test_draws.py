@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from hotloop.engines.draws import Draw, draw
-from hotloop.engines.jax.engine import PASSES, JaxEngine
+from hotloop.engines.draws import PASSES, Draw, draw
+from hotloop.engines.jax.engine import JaxEngine
 from hotloop.experience import Item
 from hotloop.spec.reading import parse_spec
 from hotloop.trees import leaves

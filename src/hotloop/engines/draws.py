@@ -4,8 +4,9 @@ So two engines that are given the same draws can be compared number by number, a
 random numbers. Programs on the device draw by key instead.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,6 +20,26 @@ class Draw:
 
     kind: Literal["uniform", "factors"]
     shape: tuple[int, ...]
+
+
+class Wanted(dict[str, Draw]):
+    """Notes what a pass asks of chance, by path."""
+
+
+A = TypeVar("A")
+PASSES = ("target", "choose", "learn")
+"""Forward passes of one update: of the target net, for the choice of an action, and the one that is differentiated."""
+
+
+class Draws(NamedTuple, Generic[A]):
+    """What chance gives to one update: factors of noisy layers, a row for each of PASSES, and fractions.
+
+    These are drawn by a key where they are wanted, or given as arrays: by pass, then by the path within the network.
+    """
+
+    key: A | None
+    noise_PT: A
+    given: Mapping[str, Mapping[str, A] | Wanted] | None = None
 
 
 def draw(wanted: Tree[Draw], random: np.random.Generator, dtype: DTypeLike = np.float32) -> Arrays:

@@ -104,6 +104,9 @@ class EngineOf(Protocol[S, W]):
     def template(self) -> S:
         """Shapes of a state: a tree of what has a shape and a dtype."""
 
+    def give(self, state: S) -> S:
+        """A state to be saved, of what `np.asarray` takes."""
+
     def take(self, arrays: S) -> S:
         """A state of NumPy arrays that was loaded, where this engine keeps its own."""
 

@@ -108,6 +108,7 @@ class GymnasiumVectorEnv(VectorEnv[Arrays, np.ndarray, np.ndarray]):
 
     def __init__(self, env: DeviceEnv, num_envs: int) -> None:
         self.env, self.num_envs = env, num_envs
+        self.metadata = {**self.metadata, "render_modes": ["rgb_array"] if isinstance(env, Drawable) else []}
         self.single_observation_space, self.single_action_space = _spaces(env)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)

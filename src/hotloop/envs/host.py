@@ -21,7 +21,7 @@ from hotloop import plugins, registry
 from hotloop.envs.gym_types import Env, Infos, Options, Raw, TimeLimit, VectorEnv, Wrap
 from hotloop.envs.host_spaces import ShowsChosen, spaces_of
 from hotloop.envs.naming import import_registering, split_id
-from hotloop.envs.own import OwnEnvId, in_processes, one_env
+from hotloop.envs.own import OwnEnvId, device_env_of, in_processes, one_env
 from hotloop.envs.serial import MASK, SerialEnvs
 from hotloop.errors import EnvFailed, NotFinite, SpecError
 from hotloop.experience import VectorStep
@@ -43,7 +43,14 @@ def make_vector_env(
     """
     make = partial(env_id.make, **options) if isinstance(env_id, OwnEnvId) else None
     try:
-        is_native = make is None and gym.spec(import_registering(env_id)).vector_entry_point is not None
+        if vectorization in ("auto", "native") and (device := device_env_of(env_id, options)) is not None:
+            from hotloop.envs.gymnasium import GymnasiumVectorEnv
+
+            return GymnasiumVectorEnv(device, num_envs)
+        if vectorization == "async" and registry.is_device_env(env_id):
+            raise SpecError(f"env.vectorization is async, but {env_id} is a device env, stepped in one call; use auto")
+        is_native = make is None and not registry.is_device_env(env_id)
+        is_native = is_native and gym.spec(import_registering(env_id)).vector_entry_point is not None
         if vectorization == "native" and not is_native:
             raise SpecError(f"env.vectorization is native, but {env_id} has no vector entry point; use sync or async")
         if vectorization == "native" or (vectorization == "auto" and is_native):
@@ -419,7 +426,7 @@ def _says_it_can_draw(env: VectorEnv) -> bool:
         return "rgb_array" in (env.envs[0].metadata.get("render_modes") or ())
     entry_point = getattr(getattr(env, "spec", None), "entry_point", None)
     if entry_point is None:  # there is no such env alone
-        return False
+        return "rgb_array" in (env.metadata.get("render_modes") or ())
     maker = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     says = getattr(maker, "metadata", {"render_modes": env.metadata.get("render_modes", ["rgb_array"])})
     return "rgb_array" in (says.get("render_modes") or ())

@@ -10,6 +10,7 @@ import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from gymnasium.wrappers import OrderEnforcing
 
+from hotloop import registry
 from hotloop.envs.gym_types import Env, Make, Options, Raw, Wrap
 from hotloop.errors import SpecError
 from hotloop.spec.reading import OWN_ENV
@@ -27,11 +28,12 @@ class OwnEnvId(str):
     """
 
     make: Make
+    device: "DeviceEnv | None"
 
-    def __new__(cls, name: str, make: Make) -> Self:
-        """Name it; `make(**options)` makes one."""
+    def __new__(cls, name: str, make: Make, device: "DeviceEnv | None" = None) -> Self:
+        """Name it; `make(**options)` makes one. `device` is what is stepped behind it, if that is a device env."""
         made = super().__new__(cls, f"{OWN_ENV}{name}")
-        made.make = make
+        made.make, made.device = make, device
         return made
 
     def __deepcopy__(self, memo: object) -> Self:
@@ -79,11 +81,37 @@ def understand(given: object, options: Options) -> OwnEnv:
     raise SpecError(f"env: {_called(given)} made {type(made).__qualname__}, expected a Gymnasium env or a device env")
 
 
+def stepped_on_host(found: OwnEnv) -> OwnEnv:
+    """The same env, as a Gymnasium env if it is a device env."""
+    if (device := found.device) is None:
+        return found
+    from hotloop.envs.gymnasium import GymnasiumEnv
+
+    identity = OwnEnvId(found.name, lambda **_: GymnasiumEnv(device), device)  # which was made with its options
+    return OwnEnv(found.name, trained=identity, played=identity)
+
+
+def device_env_of(env_id: str, options: Options) -> "DeviceEnv | None":
+    """The device env that an id names, or that stands behind it; None if it is a Gymnasium env."""
+    if isinstance(env_id, OwnEnvId):
+        return env_id.device
+    if not registry.is_device_env(env_id):
+        return None
+    from hotloop.envs.device import make_env
+
+    return make_env(env_id, options)
+
+
 def one_env(env_id: str, **options: Raw) -> Env:
     """One Gymnasium env by its id; one of the user's own draws itself as it was made to."""
+    render_mode = options.pop("render_mode", None)
+    if (device := device_env_of(env_id, options)) is not None:
+        from hotloop.envs.gymnasium import GymnasiumEnv
+
+        return GymnasiumEnv(device, render_mode)
     if not isinstance(env_id, OwnEnvId):
-        return gym.make(env_id, disable_env_checker=True, **options)
-    options.pop("render_mode", None)
+        how = {} if render_mode is None else {"render_mode": render_mode}
+        return gym.make(env_id, disable_env_checker=True, **how, **options)
     return env_id.make(**options)
 
 

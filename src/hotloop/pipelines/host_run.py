@@ -278,7 +278,7 @@ class HostRun:
         """Learner, replay and counters, and of the envs what they let be saved."""
         counters = {name: np.int64(getattr(self, name)) for name in COUNTERS}
         parts: dict[str, object] = {
-            "learner": self.learner.state,
+            "learner": self.engine.give(self.learner.state),
             "random": self._random_arrays(),
             "counters": counters | {"failed_before": np.int64(self.failures)},
             "followed_until": np.int64(self.learner.followed_until),

@@ -60,6 +60,8 @@ def _names(spec: "Spec") -> Iterator[Rule]:
         ({"auto": None, **registry.PIPELINES}, spec.pipeline, "pipeline"),
     ):
         yield name not in names, f"unknown {what} '{name}'; {registry.nearest(name, list(names))}"
+    for choice, reason in registry.ENGINES[spec.engine].refuses.items():
+        yield _is_chosen(spec, choice), f"{choice} with engine {spec.engine}: {reason}"
 
 
 def _composed(spec: "Spec") -> Network:

@@ -1,8 +1,7 @@
 """Acting and learning with XLA: pure functions of flat vectors, so that a pipeline can put them in its loop."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from hotloop import registry
-from hotloop.engines.draws import Draw
+from hotloop.engines.draws import PASSES, Draw, Draws, Wanted
 from hotloop.engines.jax.building import head_of, torso_of
 from hotloop.engines.jax.flat import Layout
 from hotloop.engines.jax.heads import HeadOutput
@@ -23,7 +22,6 @@ from hotloop.engines.jax.modules import (
     Module,
     Numbers,
     Params,
-    Wanted,
     factors,
     noise_size,
     perturbed,
@@ -60,25 +58,6 @@ class LossScale(NamedTuple):
 Scale = LossScale | tuple[()]
 Batch = Item[jax.Array] | Aimed[jax.Array] | Sequences[jax.Array]
 """What one gradient step learns from; sequences are those of a `RecurrentEngine`."""
-A = TypeVar("A")
-PASSES = ("target", "choose", "learn")
-
-
-class Draws(NamedTuple, Generic[A]):
-    """What chance gives to one update: factors of noisy layers, a row for each of PASSES, and fractions.
-
-    These are drawn by a key where they are wanted, or given as arrays: by pass, then by the path within the network.
-    """
-
-    key: A | None
-    noise_PT: A
-    given: Mapping[str, Mapping[str, A] | Wanted] | None = None
-
-    def mode(self: "Draws[jax.Array]", role: str) -> Mode:  # type: ignore[misc]  # `Draw`s have no mode
-        """The mode of one pass."""
-        number = PASSES.index(role)
-        given = None if self.given is None else self.given[role]
-        return Mode(role, self.key, self.noise_PT[number], given).part(number)
 
 
 class TargetOutputs(NamedTuple):
@@ -466,7 +445,7 @@ class JaxEngine:
             return state
         if self.spec.target.tau == 1.0:
             return state._replace(target=jnp.where(times > 0, state.params, state.target))
-        share = -jnp.expm1(times.astype(jnp.float32) * math.log1p(-self.spec.target.tau))  # 1 - (1 - tau)^times
+        share = -jnp.expm1(times.astype(state.params.dtype) * math.log1p(-self.spec.target.tau))  # 1 - (1 - tau)^times
         return state._replace(target=state.target + share * (state.params - state.target))
 
     def learning_rate(self, env_steps: jax.Array) -> jax.Array:
@@ -481,7 +460,11 @@ class JaxEngine:
 
 
 def _mode(role: str, draws: Draws[jax.Array] | None) -> Mode:
-    return Mode(role) if draws is None else draws.mode(role)
+    """The mode of one pass."""
+    if draws is None:
+        return Mode(role)
+    number, given = PASSES.index(role), None if draws.given is None else draws.given[role]
+    return Mode(role, draws.key, draws.noise_PT[number], given).part(number)
 
 
 def _composed(spec: Spec, num_actions: int) -> Functions:
@@ -495,6 +478,11 @@ def _composed(spec: Spec, num_actions: int) -> Functions:
 
 
 def _of_the_user(network: Module) -> Functions:
+    if not all(callable(getattr(network, name, None)) for name in ("init", "apply")):
+        raise ValueError(
+            f"{type(network).__qualname__} has no init(key, obs_B) and apply(params, obs_B), which a flax module has; "
+            "a torch.nn.Module is for engine torch"
+        )
     return Functions(network.init, lambda params, obs_B, mode: HeadOutput(network.apply(params, obs_B)))
 
 

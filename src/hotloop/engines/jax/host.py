@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from hotloop.engines.draws import Draw
-from hotloop.engines.jax.engine import Draws, JaxEngine, LearnerState
+from hotloop.engines.draws import Draw, Draws
+from hotloop.engines.jax.engine import JaxEngine, LearnerState
 from hotloop.engines.jax.modules import Module
 from hotloop.engines.protocol import Counts, Learned, Policy
 from hotloop.experience import Item, Items
@@ -127,6 +127,10 @@ class JaxOnHost:
         """Shapes of a state."""
         shapes: LearnerState = jax.eval_shape(self.engine.init, jax.random.key(0))
         return shapes
+
+    def give(self, state: LearnerState) -> LearnerState:
+        """A state to be saved: as it is."""
+        return state
 
     def take(self, arrays: LearnerState) -> LearnerState:
         """A loaded state on the device."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from hotloop.engines.draws import Draw
+from hotloop.engines.draws import Draw, Wanted
 from hotloop.trees import Tree
 
 Params = Any
@@ -30,10 +30,6 @@ class Module(Protocol):
     @property
     def apply(self) -> Callable[..., jax.Array]:
         """`apply(params, inputs_B) -> outputs_B`."""
-
-
-class Wanted(dict[str, Draw]):
-    """Notes what a traced pass asks of chance, by path."""
 
 
 Given = Mapping[str, jax.Array] | Wanted | None

@@ -68,7 +68,7 @@ def scale_by_adam(beta1: float, beta2: float, eps: float) -> GradientTransform:
         square = beta2 * state.square + (1 - beta2) * gradient * gradient
         # Computed once and stored, instead of once more inside the loop that makes the step.
         mean, square = jax.lax.optimization_barrier((mean, square))
-        t = steps.astype(jnp.float32)
+        t = steps.astype(gradient.dtype)
         root = jnp.sqrt(1 - beta2**t)
         step = (root / (1 - beta1**t)) * mean / (jnp.sqrt(square) + eps * root)
         return step, AdamState(steps, mean, square)

@@ -10,9 +10,10 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 
+from hotloop.engines.draws import Draws
 from hotloop.engines.jax import cores
 from hotloop.engines.jax.building import head_of, torso_of
-from hotloop.engines.jax.engine import Batch, Draws, JaxEngine, LearnerState, TargetOutputs
+from hotloop.engines.jax.engine import Batch, JaxEngine, LearnerState, TargetOutputs
 from hotloop.engines.jax.heads import HeadOutput
 from hotloop.engines.jax.modules import ACTING, Functions, Inputs, Module, Params
 from hotloop.experience import Sequences

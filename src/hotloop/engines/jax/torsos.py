@@ -46,8 +46,12 @@ def _dense(spec: Mlp | Cnn | Impala, scheme: str) -> Functions:
 
 
 def _flat_features(obs_B: Inputs) -> jax.Array:
-    leaves = [leaf.reshape(leaf.shape[0], -1).astype(jnp.float32) for leaf in jax.tree.leaves(obs_B)]
+    leaves = [_wide(leaf).reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(obs_B)]
     return leaves[0] if len(leaves) == 1 else jnp.concatenate(leaves, axis=-1)
+
+
+def _wide(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _image(obs_B: jax.Array, spec: Cnn | Impala) -> jax.Array:
@@ -60,7 +64,7 @@ def _image(obs_B: jax.Array, spec: Cnn | Impala) -> jax.Array:
         )
     if obs_B.ndim != 4:
         raise ValueError(f"the {spec.kind} torso needs images with 3 axes ({spec.layout}), got shape {obs_B.shape[1:]}")
-    scaled = obs_B.astype(jnp.float32) / 255 if obs_B.dtype == jnp.uint8 else obs_B.astype(jnp.float32)
+    scaled = _wide(obs_B) / 255 if obs_B.dtype == jnp.uint8 else _wide(obs_B)
     return scaled.transpose(0, 2, 3, 1) if spec.layout == "CHW" else scaled
 
 

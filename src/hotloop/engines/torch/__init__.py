@@ -1,0 +1,1 @@
+"""Acting and learning with PyTorch."""

@@ -94,6 +94,17 @@ CASES |= {
 }
 
 
+LIGHT = {
+    *HEADS,
+    *(f"{head} noisy dueling double" for head in HEADS),
+    "torso cnn",
+    "mse weights",
+    "sgd momentum",
+    "polyak",
+}
+EACH = [name if name in LIGHT else pytest.param(name, marks=pytest.mark.heavy) for name in CASES]
+
+
 def test_every_head_and_torso_has_a_small_section_here() -> None:
     assert set(SIZES) == set(HEADS)
     assert set(TORSO_SIZES) == set(TORSOS)
@@ -170,7 +181,7 @@ def assert_close(of_jax: Any, of_torch: Any, rtol: float, atol: float) -> None:
 
 
 @pytest.mark.parametrize("updates", [pytest.param(1, marks=pytest.mark.heavy), 8])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", EACH)
 def test_in_float64_weights_and_moments_are_the_same(name: str, updates: int) -> None:
     with jax.enable_x64(True):
         of_jax, of_torch = Pair(CASES[name], np.float64).learn(updates)
@@ -203,7 +214,7 @@ def test_a_tree_of_observations_is_flattened_in_the_same_order() -> None:
     np.testing.assert_allclose(of_torch(seen), of_jax(seen), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", EACH)
 def test_q_values_are_the_same_and_so_is_what_acting_asks_of_chance(name: str) -> None:
     pair = Pair(CASES[name], np.float32)
     named = pair.torch.to_named(torch.from_numpy(pair.start.params))

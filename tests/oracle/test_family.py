@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from hotloop.engines.jax.engine import UPDATES_TO_DOUBLE_IT, JaxEngine, LearnerState, LossScale
+from hotloop.engines.jax.engine import UPDATES_TO_DOUBLE_IT, JaxEngine, LearnerState, LossScale, mode_of
 from hotloop.engines.jax.heads import cosines_of_pi
 from hotloop.engines.jax.modules import Mode, dense_layers, factors, noise_size, perturbed
 from hotloop.engines.jax.torsos import cnn, impala, mlp
@@ -408,7 +408,7 @@ def test_acting_draws_noise_for_each_env_and_a_batch_has_one_in_common(kind: str
     same_B = np.repeat(random_batch(3).s_tm1[:1], BATCH, axis=0)
     draws, seen = jax.tree.map(lambda leaf: leaf[0], engine.draws(KEY, 1)), []
     for role in ("learn", "target", "choose"):
-        values = np.asarray(engine.estimate(tree, same_B, draws.mode(role)).values)
+        values = np.asarray(engine.estimate(tree, same_B, mode_of(role, draws)).values)
         np.testing.assert_allclose(values, np.broadcast_to(values[:1], values.shape), rtol=1e-5, atol=1e-6)
         seen.append(values[0].ravel()[0])
     assert len({round(float(value), 4) for value in seen}) == 3, "each pass has noise of its own"

@@ -61,6 +61,7 @@ def test_a_profiled_run_is_the_same_run_and_names_every_stage(hotloop, finished_
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_a_device_env_is_profiled_by_sync_as_by_fused(hotloop, tmp_path):
     ran = hotloop("profile", "tiny.yaml", "--out", "run", "--json", "--set", "pipeline=sync")
     assert ran.code == 0, ran.err

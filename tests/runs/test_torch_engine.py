@@ -84,7 +84,7 @@ def test_it_learns_to_walk_to_the_end(head: str) -> None:
     assert hotloop.load(run, which="last").evaluate(episodes=4)["length_mean"] == 4
 
 
-@pytest.mark.parametrize("pipeline", ["sync", "concurrent"])
+@pytest.mark.parametrize("pipeline", ["sync", pytest.param("concurrent", marks=pytest.mark.heavy)])
 def test_a_run_that_was_resumed_has_the_bits_of_one_that_was_not(pipeline: str, tmp_path: Path) -> None:
     spec = {**SMALL, "engine": "torch", "pipeline": pipeline, "env": {"id": "cartpole", "num_envs": 4}}
     whole = hotloop.train(spec, out=tmp_path / "whole")
@@ -95,7 +95,7 @@ def test_a_run_that_was_resumed_has_the_bits_of_one_that_was_not(pipeline: str, 
     assert_same_bits(weights_of(whole), weights_of(resumed))
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "cartpole"])
+@pytest.mark.parametrize("env", ["CartPole-v1", pytest.param("cartpole", marks=pytest.mark.heavy)])
 def test_a_run_of_one_engine_plays_in_the_other(env: str, tmp_path: Path) -> None:
     obs = np.linspace(-0.5, 0.5, 12, dtype=np.float32).reshape(3, 4)
     network = {"torso": {"hidden": [16]}, "head": {"kind": "qr", "quantiles": 5, "dueling": True}}
@@ -107,7 +107,7 @@ def test_a_run_of_one_engine_plays_in_the_other(env: str, tmp_path: Path) -> Non
         assert_same_bits(here.engine.to_named(here.weights), there.engine.to_named(there.weights))
 
 
-@pytest.mark.parametrize("vectorization", ["auto", "sync"])
+@pytest.mark.parametrize("vectorization", ["auto", pytest.param("sync", marks=pytest.mark.heavy)])
 def test_a_device_env_of_the_users_own_is_stepped_from_the_host(vectorization: str) -> None:
     from hotloop.envs.cartpole import CartPole
 
@@ -118,7 +118,7 @@ def test_a_device_env_of_the_users_own_is_stepped_from_the_host(vectorization: s
     assert agent.can_record
 
 
-@pytest.mark.parametrize("as_class", [True, False])
+@pytest.mark.parametrize("as_class", [True, pytest.param(False, marks=pytest.mark.heavy)])
 def test_a_module_of_the_users_own_is_trained_saved_and_loaded(as_class: bool, tmp_path: Path) -> None:
     torch.manual_seed(5)
     given = Tiny if as_class else Tiny()

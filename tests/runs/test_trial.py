@@ -95,7 +95,7 @@ def test_replay_and_update_of_a_run_on_the_host_can_be_replaced(name):
         assert len(stand_ins) >= found.env_steps / 4
 
 
-@pytest.mark.parametrize("pipeline", ["fused", "sync"])
+@pytest.mark.parametrize("pipeline", ["fused", pytest.param("sync", marks=pytest.mark.heavy)])
 def test_replay_and_update_of_a_run_on_the_device_can_be_replaced(pipeline):
     traced = []
 

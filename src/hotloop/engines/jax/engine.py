@@ -313,11 +313,11 @@ class JaxEngine:
         if not self.has_target:
             return TargetOutputs(None, None)
         batch = cast(Item[jax.Array], batch)  # for what is aimed already there is no target net
-        params, mode = self.layout.unflatten(target), _mode("target", draws)
+        params, mode = self.layout.unflatten(target), mode_of("target", draws)
         values_t = self.estimate(params, batch.s_t, mode).values
         soft, choice_BA, bonus_B = self.spec.target.munchausen, None, None
         if self._chooses_apart:
-            choice_BA = self._estimates.q(self.estimate(params, batch.s_t, _mode("choose", draws)).values)
+            choice_BA = self._estimates.q(self.estimate(params, batch.s_t, mode_of("choose", draws)).values)
         if soft is not None:
             q_tm1_BA = self._estimates.q(self.estimate(params, batch.s_tm1, mode.part(1)).values)
             log_policy_B = targets.value_of(targets.log_policy(q_tm1_BA, soft.temperature, xp=jnp), batch.a_tm1, xp=jnp)
@@ -335,7 +335,7 @@ class JaxEngine:
         """What the estimates of a batch are pulled towards, by the target rule."""
         maths, rule, (values_t, bonus_B, choice_BA) = self._estimates, self.spec.target.rule, outputs
         if rule != "target":
-            online_t = self.estimate(jax.lax.stop_gradient(params), batch.s_t, _mode("choose", draws)).values
+            online_t = self.estimate(jax.lax.stop_gradient(params), batch.s_t, mode_of("choose", draws)).values
             values_t = online_t if rule == "vanilla" else values_t
         # Of the net that chooses.
         q_t_BA = choice_BA if choice_BA is not None else maths.q(values_t if rule == "target" else online_t)
@@ -361,7 +361,7 @@ class JaxEngine:
         maths, batch = self._estimates, cast(Item[jax.Array] | Aimed[jax.Array], batch)
         aim = batch.target if isinstance(batch, Aimed) else self.target(params, batch, outputs, draws)
         target = jax.lax.stop_gradient(aim)
-        values, tau = self.estimate(params, batch.s_tm1, _mode("learn", draws))
+        values, tau = self.estimate(params, batch.s_tm1, mode_of("learn", draws))
         z = targets.value_of(values, batch.a_tm1, xp=jnp)
         loss_B, td_B = maths.loss(z, tau, target)
         return jnp.mean(loss_B if weight_B is None else weight_B * loss_B), (td_B, jnp.mean(maths.q(z)))
@@ -459,7 +459,7 @@ class JaxEngine:
         return schedules.value_at(env_steps.astype(jnp.float32), xp=jnp, **self.spec.exploration_schedule.model_dump())
 
 
-def _mode(role: str, draws: Draws[jax.Array] | None) -> Mode:
+def mode_of(role: str, draws: Draws[jax.Array] | None) -> Mode:
     """The mode of one pass."""
     if draws is None:
         return Mode(role)

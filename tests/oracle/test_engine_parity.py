@@ -94,14 +94,8 @@ CASES |= {
 }
 
 
-LIGHT = {
-    *HEADS,
-    *(f"{head} noisy dueling double" for head in HEADS),
-    "torso cnn",
-    "mse weights",
-    "sgd momentum",
-    "polyak",
-}
+LIGHT = {*HEADS, *(f"{head} noisy dueling double" for head in HEADS)}
+LIGHT |= {"torso cnn", "mse weights", "sgd momentum", "polyak"}
 EACH = [name if name in LIGHT else pytest.param(name, marks=pytest.mark.heavy) for name in CASES]
 
 

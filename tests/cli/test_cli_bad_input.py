@@ -192,6 +192,7 @@ def test_a_file_where_the_runs_go_is_refused(refused, tmp_path):
     assert "runs" in refused("train", "tiny.yaml", "--steps", "80")
 
 
+@pytest.mark.heavy
 def test_an_empty_out_folder_is_used(hotloop, tmp_path):
     (tmp_path / "empty").mkdir()
     assert hotloop("train", "tiny.yaml", "--out", "empty", "--steps", "80", "--json").json["run"] == "empty"

@@ -111,6 +111,7 @@ def test_a_lock_is_opened_and_its_values_are_the_optimal_ones(name: str) -> None
 
 
 @pytest.mark.less_optimised
+@pytest.mark.heavy
 def test_an_env_of_ones_own_is_learned_and_played_again_from_python(tmp_path: Path) -> None:
     spec = lock_spec(evaluation={"every": 4800, "episodes": 4}, stop={"steps": 9600})
     run = hotloop.train(spec, device_env=Lock(), out=tmp_path / "run")

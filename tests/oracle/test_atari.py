@@ -50,6 +50,7 @@ def test_two_runs_of_pong_end_in_the_same_bits(pipeline):
 
 
 @pytest.mark.less_optimised
+@pytest.mark.heavy
 def test_drawn_stacks_are_those_that_were_seen_through_episode_ends():
     """Breakout with one life per episode: ends come often; every drawn stack must be one that the agent saw."""
     given = {**SMALL, "env.id": "ALE/Breakout-v5", "env.options": {"episodic_life": True, "noop_max": 0}}

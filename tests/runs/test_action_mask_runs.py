@@ -52,6 +52,7 @@ def registered():
 
 
 @pytest.mark.parametrize("pipeline", ["sync", pytest.param("concurrent", marks=pytest.mark.heavy)])
+@pytest.mark.heavy
 def test_a_masked_run_on_taxi_takes_legal_actions_only(pipeline, tmp_path):
     StrictTaxi.taken = StrictTaxi.illegal = 0
     own = {**SMALL, "pipeline": pipeline, "replay.n_step": 2 if pipeline == "sync" else 1}

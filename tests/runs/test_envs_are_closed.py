@@ -195,6 +195,7 @@ def test_after_a_profile_that_is_refused(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*Calling `close` while waiting")
+@pytest.mark.heavy
 def test_after_envs_in_processes_were_refused_or_killed(tmp_path):
     small = {**SPEC, "env": {"id": "Counted-v0", "num_envs": 2, "vectorization": "async"}}
     Counted.opened = 1

@@ -95,6 +95,7 @@ def test_a_solved_run_without_a_new_end_says_that_it_is_finished_and_how_to_go_o
     assert manifest(solved.path)["digests"] == before["digests"]
 
 
+@pytest.mark.heavy
 def test_a_run_at_its_end_says_so_too(tmp_path):
     run = hotloop.train(TINY, out=tmp_path / "run", **{"stop.steps": 200})
     reporter = Noting()

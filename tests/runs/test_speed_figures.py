@@ -28,6 +28,7 @@ def lines(run, kind):
     return [row for row in metrics.read(run.path / "metrics.jsonl") if row["kind"] == kind]
 
 
+@pytest.mark.heavy
 def test_what_writing_metrics_takes_is_in_the_speed(tmp_path, monkeypatch):
     write, seconds = metrics.Metrics.write, 0.05
 

@@ -37,6 +37,7 @@ def test_a_tag_shows_the_numbers_of_the_metrics(finished_once, tag):
     assert (steps, values) == _written(finished_once, tag)
 
 
+@pytest.mark.heavy
 def test_a_lost_and_resumed_run_shows_every_step_once(hotloop, finished):
     killed = {"HOTLOOP_FAILPOINT": "checkpoint.begin=kill"}
     assert hotloop("resume", "run", "--steps", "1400", env=killed).code == -9

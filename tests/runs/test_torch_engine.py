@@ -75,7 +75,7 @@ def assert_same_bits(first: dict[str, np.ndarray], second: dict[str, np.ndarray]
         np.testing.assert_array_equal(array, second[name], err_msg=name)
 
 
-@pytest.mark.parametrize("head", ["scalar", "iqn"])
+@pytest.mark.parametrize("head", ["scalar", pytest.param("iqn", marks=pytest.mark.heavy)])
 def test_it_learns_to_walk_to_the_end(head: str) -> None:
     spec = {**SMALL, "network": {"torso": {"hidden": [16]}, "head": {"kind": head}}, "stop": {"steps": 2_400}}
     spec |= {"target": {"every": 64}, "discount": 0.9, "optimizer": {"learning_rate": 3e-3}}

@@ -12,6 +12,8 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 import hotloop as package
+from hotloop.errors import SpecError
+from hotloop.runs.folder import RunFolder
 from hotloop.runs.state import digests
 
 
@@ -117,3 +119,8 @@ def test_two_runs_started_within_the_same_second_get_folders_of_their_own(tmp_pa
         assert [row["env_steps"] for row in metrics(tmp_path / name, "train")] == [200]
         assert checkpoints(tmp_path / name) == [200]
         assert len(list((tmp_path / name).glob("events.out.tfevents.*"))) == 1
+
+
+def test_weights_that_a_run_does_not_have_are_answered_with_those_it_has(finished_once):
+    with pytest.raises(SpecError, match=r"has no seed-9 weights: it has best, last$"):
+        RunFolder(finished_once).weights("seed-9")

@@ -226,7 +226,11 @@ class RunFolder:
             raise SpecError(f"there are no '{which[:40]}' weights; expected best, last or seed-N")
         folder = checkpoint.place(self.path / which)
         if not folder.is_dir():
-            hint = "no evaluation was whole; ask for the last ones" if which == "best" else "it has not ended yet"
+            there = [name for name in ("best", "last") if self.has_weights(name)]
+            there += sorted(each.name for each in self.path.iterdir() if is_member_name(each.name) and each.is_dir())
+            hint = f"it has {', '.join(there)}" if there else "it has not ended yet"
+            if which == "best":
+                hint = "no evaluation was whole; ask for the last ones"
             raise SpecError(f"{self.path} has no {which} weights: {hint}")
         try:
             return checkpoint.load(folder)

@@ -402,11 +402,11 @@ def test_a_seed_among_two_is_the_run_alone() -> None:
     session.begin()
     session.advance(BLOCKS)
     arrays, alone = session.arrays(), to_arrays(run.states[-1])
-    assert {"priorities/largest", "priorities/sums/0", "actor/window/is_open"} <= set(arrays)
+    assert {"replay/priorities/largest", "replay/priorities/sums/0", "actor/window/is_open"} <= set(arrays)
     assert set(arrays) == set(alone)
     for name, array in alone.items():
         np.testing.assert_array_equal(arrays[name][1], array, err_msg=name)
-    assert (arrays["priorities/sums/0"][0] != arrays["priorities/sums/0"][1]).any()
+    assert (arrays["replay/priorities/sums/0"][0] != arrays["replay/priorities/sums/0"][1]).any()
 
 
 def test_draws_that_fill_the_window_are_not_those_of_the_first_block() -> None:

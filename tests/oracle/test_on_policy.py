@@ -387,7 +387,7 @@ def test_two_seeds_are_each_the_run_alone_and_resume_to_the_bit() -> None:
     one, two = session([5]), session([5, 6])
     alone = {}
     for seed in (5, 6):
-        one.seeds = [seed]
+        one.members = members.seeds([seed])
         one.begin()
         one.advance(4)
         alone[seed] = one.arrays()

@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from own_kinds import FourierTorso, TwoHotHead
 
-from hotloop.engines.jax.heads import HeadOutput, dense_streams
+from hotloop.engines.jax.heads import dense_streams
 from hotloop.engines.jax.modules import ACTING, Functions, Mode, Params
+from hotloop.engines.networks import HeadOutput
 
 
 def two_hot(spec: TwoHotHead, num_actions: int, scheme: str) -> Functions:

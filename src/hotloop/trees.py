@@ -5,7 +5,7 @@ What makes, keeps and sends experience works on these, so that a process that on
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, Union, cast, overload
+from typing import Protocol, TypeVar, Union, cast, overload, runtime_checkable
 
 import numpy as np
 import optree
@@ -16,6 +16,7 @@ Form = TypeVar("Form")
 """A tree with what it is made of: a function that keeps it gives back the very same."""
 
 
+@runtime_checkable
 class HasShape(Protocol):
     """An array of any engine, or a description of one."""
 

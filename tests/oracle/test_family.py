@@ -20,8 +20,9 @@ import torch
 
 from hotloop.engines.jax.engine import UPDATES_TO_DOUBLE_IT, JaxEngine, LearnerState, LossScale, mode_of
 from hotloop.engines.jax.heads import cosines_of_pi
-from hotloop.engines.jax.modules import Mode, dense_layers, factors, noise_size, perturbed
+from hotloop.engines.jax.modules import Mode, dense_layers, factors, perturbed
 from hotloop.engines.jax.torsos import cnn, impala, mlp
+from hotloop.engines.networks import noise_size
 from hotloop.experience import METRICS, Item
 from hotloop.learning import targets
 from hotloop.learning.estimates import Atoms, Means, Quantiles

@@ -12,9 +12,7 @@ from hotloop import registry
 from hotloop.engines.draws import PASSES, Draw, Draws, Wanted
 from hotloop.engines.jax.building import head_of, torso_of
 from hotloop.engines.jax.flat import Layout
-from hotloop.engines.jax.heads import HeadOutput
 from hotloop.engines.jax.modules import (
-    RUNNING,
     Functions,
     Given,
     Inputs,
@@ -23,11 +21,11 @@ from hotloop.engines.jax.modules import (
     Numbers,
     Params,
     factors,
-    noise_size,
     perturbed,
     sequential,
 )
 from hotloop.engines.jax.optimizers import Moments, gradient_transform
+from hotloop.engines.networks import RUNNING, HeadOutput, TargetOutputs, noise_size
 from hotloop.engines.protocol import Engine, EngineOf, opaque
 from hotloop.experience import METRICS, Aimed, Item, Sequences
 from hotloop.learning import exploration, schedules, targets
@@ -58,15 +56,6 @@ class LossScale(NamedTuple):
 Scale = LossScale | tuple[()]
 Batch = Item[jax.Array] | Aimed[jax.Array] | Sequences[jax.Array]
 """What one gradient step learns from; sequences are those of a `RecurrentEngine`."""
-
-
-class TargetOutputs(NamedTuple):
-    """What the target net says of a batch: estimates at s_t, Munchausen's addition to the reward, and where the choice
-    of an action has fractions of its own, the Q-values it is made by."""
-
-    values_t: jax.Array | None
-    bonus_B: jax.Array | None
-    choice_BA: jax.Array | None = None
 
 
 FIRST_LOSS_SCALE, UPDATES_TO_DOUBLE_IT = 2.0**15, 2_000
@@ -136,7 +125,7 @@ class JaxEngine:
         """Whether there is a target net."""
         return self.spec.target.rule != "vanilla" and self.spec.on_policy is None
 
-    def estimate(self, params: Params, obs_B: Inputs, mode: Mode) -> HeadOutput:
+    def estimate(self, params: Params, obs_B: Inputs, mode: Mode) -> HeadOutput[jax.Array]:
         """What the network says under its own parameters (a tree), in the numbers of the weights."""
         params = self.in_precision(params)
         if mode.noise is not None:
@@ -228,7 +217,7 @@ class JaxEngine:
 
         def one(
             carry: tuple[jax.Array, Moments, Scale],
-            inputs: tuple[Batch, TargetOutputs | None, jax.Array | None, Draws[jax.Array] | None],
+            inputs: tuple[Batch, TargetOutputs[jax.Array] | None, jax.Array | None, Draws[jax.Array] | None],
         ) -> tuple[tuple[jax.Array, Moments, Scale], tuple[jax.Array, jax.Array, jax.Array | None]]:
             params, optimizer, scale = carry
             batch, outputs, weight_B, draws = inputs
@@ -302,13 +291,15 @@ class JaxEngine:
 
     def target_outputs_of_batches(
         self, target: jax.Array, batches: Batch, draws: Draws[jax.Array] | None = None
-    ) -> TargetOutputs:
+    ) -> TargetOutputs[jax.Array]:
         """What the target net says of K batches (K, B, …), with the same draws for all."""
         lead = batches.a_tm1.shape[:2]
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batches)
         return jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), self.target_outputs(target, flat, draws))
 
-    def target_outputs(self, target: jax.Array, batch: Batch, draws: Draws[jax.Array] | None = None) -> TargetOutputs:
+    def target_outputs(
+        self, target: jax.Array, batch: Batch, draws: Draws[jax.Array] | None = None
+    ) -> TargetOutputs[jax.Array]:
         """What the target net says of a batch (B, …)."""
         if not self.has_target:
             return TargetOutputs(None, None)
@@ -330,7 +321,11 @@ class JaxEngine:
         return self._head.chooses_apart and self.spec.target.rule == "target"
 
     def target(
-        self, params: Params, batch: Item[jax.Array], outputs: TargetOutputs, draws: Draws[jax.Array] | None = None
+        self,
+        params: Params,
+        batch: Item[jax.Array],
+        outputs: TargetOutputs[jax.Array],
+        draws: Draws[jax.Array] | None = None,
     ) -> jax.Array:
         """What the estimates of a batch are pulled towards, by the target rule."""
         maths, rule, (values_t, bonus_B, choice_BA) = self._estimates, self.spec.target.rule, outputs
@@ -353,7 +348,7 @@ class JaxEngine:
         self,
         params: Params,
         batch: Batch,
-        outputs: TargetOutputs,
+        outputs: TargetOutputs[jax.Array],
         weight_B: jax.Array | None = None,
         draws: Draws[jax.Array] | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -370,7 +365,7 @@ class JaxEngine:
         self,
         params: jax.Array,
         batch: Batch,
-        outputs: TargetOutputs,
+        outputs: TargetOutputs[jax.Array],
         weight_B: jax.Array | None = None,
         draws: Draws[jax.Array] | None = None,
         scale: jax.Array | None = None,

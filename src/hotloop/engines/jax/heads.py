@@ -1,20 +1,13 @@
 """From features to an estimate of each action's return: its mean, or its distribution as atoms or quantiles."""
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from hotloop.engines.jax.modules import ACTING, Functions, Mode, Params, dense_layers
+from hotloop.engines.networks import HeadOutput, fractions_by_pass
 from hotloop.spec import C51Head, Head, IqnHead, QuantileHead, ScalarHead
-
-
-class HeadOutput(NamedTuple):
-    """Q-values (B, A), or per action logits of atoms or quantiles (B, A, N), whose fractions are `tau`."""
-
-    values: jax.Array
-    tau: jax.Array | None = None  # (N,) or (B, N)
 
 
 def scalar(spec: ScalarHead, num_actions: int, scheme: str = "default") -> Functions:
@@ -38,8 +31,7 @@ def qr(spec: QuantileHead, num_actions: int, scheme: str = "default") -> Functio
 def iqn(spec: IqnHead, num_actions: int, scheme: str = "default") -> Functions:
     """Quantiles at drawn fractions: features times a dense layer of cos(π i τ), then the usual layers."""
     streams = dense_streams(spec, num_actions, 1, scheme)
-    choice = spec.choice_taus or spec.target_taus
-    counts = {"learn": spec.taus, "target": spec.target_taus, "choose": choice, "act": spec.acting_taus}
+    counts = fractions_by_pass(spec)
 
     def embedding(width: int) -> Functions:
         return dense_layers([width], "relu", activate_last=True, scheme=scheme)
@@ -52,7 +44,7 @@ def iqn(spec: IqnHead, num_actions: int, scheme: str = "default") -> Functions:
             "streams": streams.init(streams_key, features_BF),
         }
 
-    def apply(params: Params, features_BF: jax.Array, mode: Mode = ACTING) -> HeadOutput:
+    def apply(params: Params, features_BF: jax.Array, mode: Mode = ACTING) -> HeadOutput[jax.Array]:
         (batch, width), count = features_BF.shape, counts[mode.role]
         tau_BN = mode.uniform((batch, count)) if mode.is_random else jnp.broadcast_to(_midpoints(count), (batch, count))
         cosines = cosines_of_pi(tau_BN.reshape(-1, 1) * jnp.arange(spec.cosines, dtype=jnp.float32))

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from hotloop.engines.draws import Draw, Wanted
+from hotloop.engines.networks import EPSILON, MOMENTUM, RUNNING, each_noisy_layer
 from hotloop.trees import Tree
 
 Params = Any
@@ -101,9 +102,6 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "silu": jax.nn.silu,
 }
 
-RUNNING = ("running_mean", "running_variance")
-"""Names of parameters that follow measurements instead of a gradient."""
-
 
 def sequential(**parts: Functions) -> Functions:
     """Feed each part's output to the next; parameters are kept under the parts' names."""
@@ -193,32 +191,19 @@ def factors(key: jax.Array, shape: tuple[int, ...], dtype: Numbers = jnp.float32
     return jnp.sign(drawn) * jnp.sqrt(jnp.abs(drawn))
 
 
-def noise_size(params: Params) -> int:
-    """How many factors `perturbed` takes."""
-    if not isinstance(params, dict):
-        return 0
-    if "kernel_noise" in params:
-        return sum(params["kernel"].shape)
-    return sum(noise_size(part) for part in params.values())
-
-
 def perturbed(params: Params, noise_T: jax.Array) -> Params:
     """The network with its noise in the weights: a batch is then one product per layer, as without noise.
 
     The factors are drawn beforehand: drawn in here, XLA would draw them again for every weight.
     """
-    if not isinstance(params, dict):
-        return params
-    if "kernel_noise" not in params:
-        out, start = {}, 0
-        for name in sorted(params):
-            end = start + noise_size(params[name])
-            out[name], start = perturbed(params[name], noise_T[start:end]), end
-        return out
-    kernel = params["kernel"]
+    return each_noisy_layer(params, noise_T, _perturbed_layer)
+
+
+def _perturbed_layer(layer: Params, noise_T: jax.Array) -> Params:
+    kernel = layer["kernel"]
     in_I, out_O = jnp.split(noise_T.astype(kernel.dtype), [kernel.shape[0]])
-    noisy = {"kernel": kernel + params["kernel_noise"] * (in_I[:, None] * out_O)}
-    return noisy if "bias" not in params else noisy | {"bias": params["bias"] + params["bias_noise"] * out_O}
+    noisy = {"kernel": kernel + layer["kernel_noise"] * (in_I[:, None] * out_O)}
+    return noisy if "bias" not in layer else noisy | {"bias": layer["bias"] + layer["bias_noise"] * out_O}
 
 
 @jax.custom_vjp
@@ -254,8 +239,6 @@ def init_layer(
 
 
 # -- normalization: (x - mean) / deviation, then a learned scale and offset ------------------------------------
-
-EPSILON, MOMENTUM = 1e-5, 0.1  # PyTorch's
 
 
 class Normalization(NamedTuple):

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from hotloop.engines.draws import Draws
 from hotloop.engines.jax import cores
 from hotloop.engines.jax.building import head_of, torso_of
-from hotloop.engines.jax.engine import Batch, JaxEngine, LearnerState, TargetOutputs
-from hotloop.engines.jax.heads import HeadOutput
+from hotloop.engines.jax.engine import Batch, JaxEngine, LearnerState
 from hotloop.engines.jax.modules import ACTING, Functions, Inputs, Module, Params
+from hotloop.engines.networks import HeadOutput, TargetOutputs
 from hotloop.experience import Sequences
 from hotloop.learning import targets
 from hotloop.spec import Network, Spec
@@ -113,7 +113,9 @@ class RecurrentEngine(JaxEngine):
         state, td, sums = super().update(state, batches, learning_rate, mean_of_known(batches.truncated))
         return state, td.reshape(batches.r_t.shape), sums
 
-    def target_outputs(self, target: jax.Array, batch: Batch, draws: Draws[jax.Array] | None = None) -> TargetOutputs:
+    def target_outputs(
+        self, target: jax.Array, batch: Batch, draws: Draws[jax.Array] | None = None
+    ) -> TargetOutputs[jax.Array]:
         """What the target net, with a memory of its own, says of the next states: (B, L, A)."""
         del draws
         if not self.has_target:
@@ -126,7 +128,7 @@ class RecurrentEngine(JaxEngine):
         self,
         params: Params,
         batch: Batch,
-        outputs: TargetOutputs,
+        outputs: TargetOutputs[jax.Array],
         weight_B: jax.Array | None = None,
         draws: Draws[jax.Array] | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:

@@ -16,6 +16,7 @@ from hotloop.engines.jax.modules import (
     sequential,
     stateless,
 )
+from hotloop.engines.networks import require_image, require_room
 from hotloop.spec import Cnn, Impala, Mlp
 
 
@@ -56,14 +57,7 @@ def _wide(x: jax.Array) -> jax.Array:
 
 def _image(obs_B: jax.Array, spec: Cnn | Impala) -> jax.Array:
     """Images (B, H, W, C) of numbers around one."""
-    if isinstance(obs_B, dict | tuple):
-        parts = ", ".join(map(str, obs_B)) if isinstance(obs_B, dict) else f"{len(obs_B)} of them"
-        raise ValueError(
-            f"the {spec.kind} torso sees one image, but the observation has parts ({parts}); choose one by its key, "
-            "e.g. env.observe=[image], or use torso mlp"
-        )
-    if obs_B.ndim != 4:
-        raise ValueError(f"the {spec.kind} torso needs images with 3 axes ({spec.layout}), got shape {obs_B.shape[1:]}")
+    require_image(obs_B, spec)
     scaled = _wide(obs_B) / 255 if obs_B.dtype == jnp.uint8 else _wide(obs_B)
     return scaled.transpose(0, 2, 3, 1) if spec.layout == "CHW" else scaled
 
@@ -73,17 +67,10 @@ def _convolutions(spec: Cnn, scheme: str) -> Functions:
     layers = list(zip(spec.channels, spec.kernels, spec.strides, strict=True))
 
     def init(key: jax.Array, obs_B: jax.Array) -> Params:
-        shape = _image(obs_B, spec).shape
-        height, width, fan = shape[1], shape[2], shape[3]
+        _, height, width, fan = _image(obs_B, spec).shape
+        require_room(spec, height, width)
         params = {}
-        for i, (channels, kernel, stride) in enumerate(layers):
-            if spec.padding == "valid":
-                height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
-                if min(height, width) < 1:
-                    raise ValueError(
-                        f"network.torso: convolution {i} with kernel {kernel} leaves nothing of a "
-                        f"{shape[1]}x{shape[2]} image; use smaller kernels or strides, or padding: same"
-                    )
+        for i, (channels, kernel, _) in enumerate(layers):
             params[f"conv_{i}"] = _init_convolution(jax.random.fold_in(key, i), kernel, fan, channels, scheme)
             if norm is not None:
                 del params[f"conv_{i}"]["bias"]

@@ -9,19 +9,17 @@ import torch
 
 from hotloop import registry
 from hotloop.engines.draws import PASSES, Draw, Draws, Wanted
+from hotloop.engines.networks import RUNNING, HeadOutput, TargetOutputs, noise_size
 from hotloop.engines.protocol import Counts, Learned, Policy
 from hotloop.engines.torch import own
 from hotloop.engines.torch.arrays import TorchArrays, detached
 from hotloop.engines.torch.flat import Layout
-from hotloop.engines.torch.heads import HeadOutput
 from hotloop.engines.torch.modules import (
-    RUNNING,
     Functions,
     Given,
     Inputs,
     Mode,
     Params,
-    noise_size,
     perturbed,
     sequential,
 )
@@ -47,15 +45,6 @@ class LearnerState(NamedTuple):
     updates: torch.Tensor
     skipped: torch.Tensor
     skipped_in_a_row: torch.Tensor
-
-
-class TargetOutputs(NamedTuple):
-    """What the target net says of a batch: estimates at s_t, Munchausen's addition to the reward, and where the choice
-    of an action has fractions of its own, the Q-values it is made by."""
-
-    values_t: torch.Tensor | None
-    bonus_B: torch.Tensor | None
-    choice_BA: torch.Tensor | None = None
 
 
 class Slope(NamedTuple):
@@ -214,7 +203,7 @@ class TorchEngine:
         with torch.no_grad():
             return self._estimates.q(self._estimate(params, obs_B, mode).values)
 
-    def _estimate(self, params: Params, obs_B: Inputs, mode: Mode) -> HeadOutput:
+    def _estimate(self, params: Params, obs_B: Inputs, mode: Mode) -> HeadOutput[torch.Tensor]:
         """What the network says under its own parameters (a tree), in the numbers of the weights."""
         if mode.noise is not None:
             params = perturbed(params, mode.noise)
@@ -303,7 +292,7 @@ class TorchEngine:
         return LearnerState(params, state.target, optimizer, *counted), torch.stack(errors), sums
 
     @torch.no_grad()
-    def _target_outputs_of_batches(self, target: torch.Tensor, batches: Batch) -> TargetOutputs:
+    def _target_outputs_of_batches(self, target: torch.Tensor, batches: Batch) -> TargetOutputs[torch.Tensor]:
         """What the target net says of K batches (K, B, …)."""
         lead = batches.a_tm1.shape[:2]
         flat = tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), batches)
@@ -311,7 +300,9 @@ class TorchEngine:
         return tree_map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), outputs)
 
     @torch.no_grad()
-    def _target_outputs(self, target: torch.Tensor, batch: Batch, draws: Draws[torch.Tensor] | None) -> TargetOutputs:
+    def _target_outputs(
+        self, target: torch.Tensor, batch: Batch, draws: Draws[torch.Tensor] | None
+    ) -> TargetOutputs[torch.Tensor]:
         """What the target net says of a batch (B, …)."""
         if not self.has_target:
             return TargetOutputs(None, None)
@@ -330,7 +321,7 @@ class TorchEngine:
 
     @torch.no_grad()
     def _target(
-        self, params: Params, batch: Batch, outputs: TargetOutputs, draws: Draws[torch.Tensor] | None
+        self, params: Params, batch: Batch, outputs: TargetOutputs[torch.Tensor], draws: Draws[torch.Tensor] | None
     ) -> torch.Tensor:
         """What the estimates of a batch are pulled towards, by the target rule."""
         maths, rule, (values_t, bonus_B, choice_BA) = self._estimates, self.spec.target.rule, outputs
@@ -353,7 +344,7 @@ class TorchEngine:
         self,
         params: Params,
         batch: Batch,
-        outputs: TargetOutputs,
+        outputs: TargetOutputs[torch.Tensor],
         weight_B: torch.Tensor | None,
         draws: Draws[torch.Tensor] | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -369,7 +360,7 @@ class TorchEngine:
         self,
         params: torch.Tensor,
         batch: Batch,
-        outputs: TargetOutputs,
+        outputs: TargetOutputs[torch.Tensor],
         weight_B: torch.Tensor | None,
         draws: Draws[torch.Tensor] | None,
     ) -> Slope:
@@ -390,7 +381,7 @@ class TorchEngine:
         self,
         params: torch.Tensor,
         batch: Batch,
-        outputs: TargetOutputs,
+        outputs: TargetOutputs[torch.Tensor],
         weight_B: torch.Tensor | None,
         draws: Draws[torch.Tensor] | None,
     ) -> Slope:

@@ -1,20 +1,13 @@
 """From features to an estimate of each action's return: its mean, or its distribution as atoms or quantiles."""
 
 import math
-from typing import NamedTuple
 
 import torch
 
 from hotloop.engines.draws import Draw
+from hotloop.engines.networks import HeadOutput, fractions_by_pass
 from hotloop.engines.torch.modules import ACTING, Functions, Mode, Params, dense_layers
 from hotloop.spec import C51Head, Head, IqnHead, QuantileHead, ScalarHead
-
-
-class HeadOutput(NamedTuple):
-    """Q-values (B, A), or per action logits of atoms or quantiles (B, A, N), whose fractions are `tau`."""
-
-    values: torch.Tensor
-    tau: torch.Tensor | None = None  # (N,) or (B, N)
 
 
 def scalar(spec: ScalarHead, num_actions: int, scheme: str = "default") -> Functions:
@@ -33,7 +26,7 @@ def qr(spec: QuantileHead, num_actions: int, scheme: str = "default") -> Functio
     """Quantiles at fixed fractions per action."""
     streams = dense_streams(spec, num_actions, spec.quantiles, scheme)
 
-    def apply(params: Params, features_BF: torch.Tensor, mode: Mode = ACTING) -> HeadOutput:
+    def apply(params: Params, features_BF: torch.Tensor, mode: Mode = ACTING) -> HeadOutput[torch.Tensor]:
         return HeadOutput(streams.apply(params, features_BF, mode), _midpoints(spec.quantiles, features_BF))
 
     return Functions(streams.init, apply)
@@ -42,8 +35,7 @@ def qr(spec: QuantileHead, num_actions: int, scheme: str = "default") -> Functio
 def iqn(spec: IqnHead, num_actions: int, scheme: str = "default") -> Functions:
     """Quantiles at drawn fractions: features times a dense layer of cos(π i τ), then the usual layers."""
     streams = dense_streams(spec, num_actions, 1, scheme)
-    choice = spec.choice_taus or spec.target_taus
-    counts = {"learn": spec.taus, "target": spec.target_taus, "choose": choice, "act": spec.acting_taus}
+    counts = fractions_by_pass(spec)
 
     def embedding(width: int) -> Functions:
         return dense_layers([width], "relu", activate_last=True, scheme=scheme)
@@ -54,7 +46,7 @@ def iqn(spec: IqnHead, num_actions: int, scheme: str = "default") -> Functions:
             "streams": streams.init(random, features_BF),
         }
 
-    def apply(params: Params, features_BF: torch.Tensor, mode: Mode = ACTING) -> HeadOutput:
+    def apply(params: Params, features_BF: torch.Tensor, mode: Mode = ACTING) -> HeadOutput[torch.Tensor]:
         (batch, width), count = features_BF.shape, counts[mode.role]
         if mode.is_random:
             tau_BN = mode.drawn(Draw("uniform", (batch, count)), features_BF)

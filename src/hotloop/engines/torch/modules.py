@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as functional
 
 from hotloop.engines.draws import Draw, Wanted
+from hotloop.engines.networks import EPSILON, MOMENTUM, RUNNING, each_noisy_layer
 from hotloop.trees import Tree
 
 Params = Any
@@ -66,9 +67,6 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": functional.gelu,
     "silu": functional.silu,
 }
-
-RUNNING = ("running_mean", "running_variance")
-"""Names of parameters that follow measurements instead of a gradient."""
 
 
 def sequential(**parts: Functions) -> Functions:
@@ -157,29 +155,16 @@ def dense(layer: Params, x_BI: torch.Tensor, mode: Mode) -> torch.Tensor:
     return y_BO if bias is None else y_BO + bias + layer["bias_noise"] * out_BO
 
 
-def noise_size(params: Params) -> int:
-    """How many factors `perturbed` takes."""
-    if not isinstance(params, dict):
-        return 0
-    if "kernel_noise" in params:
-        return sum(params["kernel"].shape)
-    return sum(noise_size(part) for part in params.values())
-
-
 def perturbed(params: Params, noise_T: torch.Tensor) -> Params:
     """The network with its noise in the weights: a batch is then one product per layer, as without noise."""
-    if not isinstance(params, dict):
-        return params
-    if "kernel_noise" not in params:
-        out, start = {}, 0
-        for name in sorted(params):
-            end = start + noise_size(params[name])
-            out[name], start = perturbed(params[name], noise_T[start:end]), end
-        return out
-    kernel = params["kernel"]
+    return each_noisy_layer(params, noise_T, _perturbed_layer)
+
+
+def _perturbed_layer(layer: Params, noise_T: torch.Tensor) -> Params:
+    kernel = layer["kernel"]
     in_I, out_O = noise_T.to(kernel.dtype).split(list(kernel.shape))
-    noisy = {"kernel": torch.addcmul(kernel, params["kernel_noise"], in_I[:, None] * out_O)}
-    return noisy if "bias" not in params else noisy | {"bias": params["bias"] + params["bias_noise"] * out_O}
+    noisy = {"kernel": torch.addcmul(kernel, layer["kernel_noise"], in_I[:, None] * out_O)}
+    return noisy if "bias" not in layer else noisy | {"bias": layer["bias"] + layer["bias_noise"] * out_O}
 
 
 def init_layer(
@@ -207,8 +192,6 @@ def init_layer(
 
 
 # -- normalization: (x - mean) / deviation, then a learned scale and offset ------------------------------------
-
-EPSILON, MOMENTUM = 1e-5, 0.1  # PyTorch's
 
 
 class Normalization(NamedTuple):

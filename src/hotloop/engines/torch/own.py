@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hotloop.engines.torch.heads import HeadOutput
+from hotloop.engines.networks import HeadOutput
 from hotloop.engines.torch.modules import Functions, Inputs, Mode, Params
 from hotloop.errors import SpecError
 
@@ -26,7 +26,7 @@ def functions_of(network: object) -> Functions:
         made = form if not isinstance(network, type) else _made(network, seed=random.initial_seed())
         return _nested({name: leaf.detach().cpu() for name, leaf in made.named_parameters()})
 
-    def apply(params: Params, obs_B: Inputs, mode: Mode) -> HeadOutput:
+    def apply(params: Params, obs_B: Inputs, mode: Mode) -> HeadOutput[torch.Tensor]:
         del mode
         flat = _flat(params)
         given = {name: leaf.detach() if name in frozen else leaf for name, leaf in flat.items()}

@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as functional
 
+from hotloop.engines.networks import require_image, require_room
 from hotloop.engines.torch.modules import (
     ACTING,
     ACTIVATIONS,
@@ -57,15 +58,7 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
 
 def _image(obs_B: torch.Tensor, spec: Cnn | Impala) -> torch.Tensor:
     """Images (B, H, W, C) of numbers around one."""
-    if isinstance(obs_B, dict | tuple):
-        parts = ", ".join(map(str, obs_B)) if isinstance(obs_B, dict) else f"{len(obs_B)} of them"
-        raise ValueError(
-            f"the {spec.kind} torso sees one image, but the observation has parts ({parts}); choose one by its key, "
-            "e.g. env.observe=[image], or use torso mlp"
-        )
-    if obs_B.ndim != 4:
-        seen = tuple(obs_B.shape[1:])
-        raise ValueError(f"the {spec.kind} torso needs images with 3 axes ({spec.layout}), got shape {seen}")
+    require_image(obs_B, spec)
     scaled = _wide(obs_B)
     scaled = scaled / 255 if obs_B.dtype == torch.uint8 else scaled
     return scaled.permute(0, 2, 3, 1) if spec.layout == "CHW" else scaled
@@ -76,17 +69,10 @@ def _convolutions(spec: Cnn, scheme: str) -> Functions:
     layers = list(zip(spec.channels, spec.kernels, spec.strides, strict=True))
 
     def init(random: torch.Generator, obs_B: torch.Tensor) -> Params:
-        shape = tuple(_image(obs_B, spec).shape)
-        height, width, fan = shape[1:]
+        _, height, width, fan = _image(obs_B, spec).shape
+        require_room(spec, height, width)
         params = {}
-        for i, (channels, kernel, stride) in enumerate(layers):
-            if spec.padding == "valid":
-                height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
-                if min(height, width) < 1:
-                    raise ValueError(
-                        f"network.torso: convolution {i} with kernel {kernel} leaves nothing of a "
-                        f"{shape[1]}x{shape[2]} image; use smaller kernels or strides, or padding: same"
-                    )
+        for i, (channels, kernel, _) in enumerate(layers):
             params[f"conv_{i}"] = _init_convolution(random, kernel, fan, channels, scheme)
             if norm is not None:
                 del params[f"conv_{i}"]["bias"]

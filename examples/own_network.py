@@ -9,10 +9,12 @@ import hotloop
 class Wide(nn.Module):
     """Two wide layers with layer normalisation between them."""
 
+    hidden: int = 128
+
     @nn.compact
     def __call__(self, obs_B: jax.Array) -> jax.Array:
         """Map observations (B, 4) to Q-values (B, 2)."""
-        x = nn.relu(nn.LayerNorm()(nn.Dense(128)(obs_B)))
+        x = nn.relu(nn.LayerNorm()(nn.Dense(self.hidden)(obs_B)))
         return nn.Dense(2)(nn.relu(nn.Dense(64)(x)))
 
 

@@ -9,10 +9,10 @@ import hotloop
 class Wide(nn.Module):
     """Two wide layers with layer normalisation between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: int = 128) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(4, 128), nn.LayerNorm(128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 2)
+            nn.Linear(4, hidden), nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, 64), nn.ReLU(), nn.Linear(64, 2)
         )
 
     def forward(self, obs_B: torch.Tensor) -> torch.Tensor:

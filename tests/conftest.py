@@ -13,7 +13,8 @@ _IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 if not _IS_WORKER:
     os.environ["HOTLOOP_CACHE"] = tempfile.mkdtemp(prefix="hotloop-tests-")
     # What `hotloop.engines.jax.setup` asks for in a run, also where a test calls JAX by itself.
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ["HOTLOOP_CACHE"]
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(os.environ["HOTLOOP_CACHE"], "xla")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(os.environ["HOTLOOP_CACHE"], "torch")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     os.environ["HOTLOOP_KEY_FOLDER"] = os.path.join(os.environ["HOTLOOP_CACHE"], "key")  # never the user's own

@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hotloop.api import profile_env, resume
     from hotloop.listeners import STOP, Listener
-    from hotloop.registry import Entry, HeadRecord, TorsoRecord, register_env, register_head, register_torso
+    from hotloop.registry import (
+        Entry,
+        HeadRecord,
+        NetworkRecord,
+        TorsoRecord,
+        register_env,
+        register_head,
+        register_network,
+        register_torso,
+    )
     from hotloop.spec import Spec
     from hotloop.spec.reading import load_spec
 
@@ -15,6 +24,7 @@ __all__ = [
     "Entry",
     "HeadRecord",
     "Listener",
+    "NetworkRecord",
     "Spec",
     "TorsoRecord",
     "load",
@@ -23,6 +33,7 @@ __all__ = [
     "profile_env",
     "register_env",
     "register_head",
+    "register_network",
     "register_torso",
     "resume",
     "train",
@@ -40,9 +51,11 @@ _PUBLIC = {
     "profile_env": "hotloop.api",
     "Entry": "hotloop.registry",
     "HeadRecord": "hotloop.registry",
+    "NetworkRecord": "hotloop.registry",
     "TorsoRecord": "hotloop.registry",
     "register_env": "hotloop.registry",
     "register_head": "hotloop.registry",
+    "register_network": "hotloop.registry",
     "register_torso": "hotloop.registry",
 }
 

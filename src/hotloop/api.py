@@ -92,6 +92,7 @@ class Run:
     by_seed: dict[str, list[float]]
     # Of one that was profiled.
     profile: "AnyProfile"
+    trace: str | None
 
     def __init__(self, path: Path | None, result: Figures, kept: Kept | None = None, own: "Own | None" = None) -> None:
         self.path = path
@@ -173,18 +174,24 @@ def profile(
     network: "Module | Mapping[str, object] | None" = None,
     env: GivenEnv | None = None,
     device_env: GivenEnv | None = None,
+    trace: bool = False,
     reporter: Reporter | None = None,
     **overrides: object,
 ) -> Run:
-    """Train as `train` does, to the same bits, then say where the time went: `run.profile`, profile.json and .png."""
+    """Train as `train` does, to the same bits, then say where the time went: `run.profile`, profile.json and .png.
+
+    With `trace` the engine's own profiler then looks on while a few blocks more are run, about two seconds of them,
+    which nothing keeps (an env that you gave as an instance has taken their steps): `run.trace` is the file to open in
+    Perfetto, or None with a warning if there could be none.
+    """
     _refuse_misspelt(overrides, profile)
     if out is None:
         raise SpecError("a profile is read from the metrics in the run's folder and written there; give out=FOLDER")
     with _new_run(spec, out, network, _one_of(env, device_env), reporter, overrides) as driver:
-        return _profiled(driver)
+        return _profiled(driver, trace=trace)
 
 
-def _profiled(driver: "Driver") -> Run:
+def _profiled(driver: "Driver", *, trace: bool) -> Run:
     from hotloop.pipelines.host_run import HostRun
     from hotloop.runs.store import InFolder
 
@@ -195,10 +202,14 @@ def _profiled(driver: "Driver") -> Run:
     if refusal := profile_refusal(driver.spec, on_host=on_host):
         raise SpecError(refusal)
     driver.pace.logs_exactly |= on_host
+    driver.stays_open = trace
     result = driver.train()
+    if trace:
+        result["trace"] = None
     learned = number(result, "updates") + number(result, "skipped") > 0
     if result["stopped_by"] == "signal" or not learned:
-        driver.reporter.warn(f"no profile: {result['stopped']}{'' if learned else ' before learning began'}")
+        missing = "no profile and no trace" if trace else "no profile"
+        driver.reporter.warn(f"{missing}: {result['stopped']}{'' if learned else ' before learning began'}")
         return _ended(driver, result)
     from hotloop.pipelines.device_session import DeviceSession
     from hotloop.profiling.figures import as_figures
@@ -214,6 +225,11 @@ def _profiled(driver: "Driver") -> Run:
         assert isinstance(session, DeviceSession)
         timed = profile_run(driver.assembly, session.first_state(), result, folder, driver.reporter)
         result["profile"] = as_figures(timed)
+    if trace:
+        from hotloop.profiling.trace import trace_run
+
+        path = trace_run(session, driver.spec.engine, folder, result, driver.reporter)
+        result["trace"] = None if path is None else str(path)
     return _ended(driver, result)
 
 
@@ -268,6 +284,8 @@ def resume(
     folder, own = _open(run), _own_of(run, network, own_env, {})
     folder.require_resumable()
     spec = _spec_of(folder, {"stop.steps": steps} if steps is not None else {}, trust, own.env)
+    if spec.engine == "torch" and spec.torch.mode == "auto":  # it was made before there were modes
+        spec = spec.with_field("torch.mode", "eager")
     folder.require_writable()
     reporter = reporter or Silent()
     checkpoint = folder.newest_checkpoint(reporter.warn)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypedDict
 
 from hotloop import registry
 from hotloop.engines.protocol import Engine
+from hotloop.engines.registered import registered_network
 from hotloop.errors import SpecError
 from hotloop.members import Members
 from hotloop.registry import ENGINES, PIPELINES
@@ -70,8 +71,10 @@ class Substitutes(NamedTuple):
     log: bool = True
     """Whether lines of metrics are written: the one who drives the session does."""
 
-    def put_into(self, pipeline: "Pipeline") -> None:
+    def put_into(self, pipeline: "Pipeline", on_device: bool) -> None:
         """Replace the replay and the update of a pipeline that has no session yet."""
+        from hotloop.pipelines.stand_ins import CheckedUpdate
+
         for name, make in (("replay", self.replay), ("update", self.update)):
             if make is None:
                 continue
@@ -79,17 +82,20 @@ class Substitutes(NamedTuple):
                 raise SpecError(f"replace: {name} is {make!r}, expected a function that is given the run's own {name}")
             if getattr(pipeline, name, None) is None:
                 raise SpecError(f"replace: this run has no {name}")
-            made = make(getattr(pipeline, name))
+            made: object = make(getattr(pipeline, name))
             if not (callable(made) if name == "update" else callable(getattr(made, "sample", None))):
                 raise SpecError(f"replace: {name} gave {made!r}, expected what stands in for the run's own {name}")
-            setattr(pipeline, name, made)
+            setattr(pipeline, name, CheckedUpdate(made, on_device) if name == "update" and callable(made) else made)
 
 
 def _with_own_network(spec: Spec, own: Own) -> tuple[Spec, list[str]]:
     """The spec with the user's own network named in it, checked again, and what it thereby loses, in words."""
     data = given(spec)
     named = own.network if isinstance(own.network, type) else type(own.network)
-    data["network"] = {"kind": "custom", "name": named.__qualname__}
+    name = named.__qualname__
+    if registry.is_known(registry.NETWORKS, name):  # which is another one, for all that anyone knows
+        name = f"{named.__module__}.{name}"  # no name that can be registered
+    data["network"] = {"kind": "custom", "name": name}
     lost = spec.network.head.beyond_q_values if isinstance(spec.network, Network) else []
     if not lost:
         return parse_spec(data), []
@@ -139,13 +145,15 @@ class Player:
         has_device_env = self._own_env is not None and self._own_env.device is not None
         self.on_device = has_device_env or registry.steps_on_device(self.spec.env.id, self.spec.engine)
         self.pipeline_choice = self._choose_pipeline()
+        network = own.network if own.network is not None else registered_network(self.spec)
         record = ENGINES[self.spec.engine]
-        start, make = registry.imported(record.start), registry.imported(record.make)
         overlaps = PIPELINES[self.pipeline_choice.name].steps_meanwhile
-        self.machine: dict[str, str] = start(self.spec, steps_meanwhile=overlaps)
+        # Started before it is imported: what it needs and is not there is said, and threads are chosen, first.
+        self.machine: dict[str, str] = registry.imported(record.start)(self.spec, steps_meanwhile=overlaps)
+        make = registry.imported(record.make)
         obs, num_actions = self._make_env()
         try:
-            self.engine: Engine = make(self.spec, obs, num_actions, own.network)
+            self.engine: Engine = make(self.spec, obs, num_actions, network)
         except ValueError as error:
             raise SpecError(f"network: {error}") from error.__cause__  # of a plug-in: what it raised itself
 
@@ -182,9 +190,11 @@ class Player:
         """Build `env`; returns the shapes of an observation and the number of actions."""
         if self.on_device:
             from hotloop.envs.device import make_env, obs_shapes
+            from hotloop.envs.device_contract import require_contract
 
             own, env = self._own_env, self.spec.env
             self.env = make_env(env.id, env.options) if own is None or own.device is None else own.device
+            require_contract(self.env)
             return obs_shapes(self.env), self.env.num_actions
         self.env = self._look_at_host_env()
         return self.env.observations.shapes, self.env.actions.size
@@ -258,7 +268,7 @@ class Assembly(Player):
         try:
             super().__init__(spec, own)
             self.pipeline = self._make_pipeline()
-            substitutes.put_into(self.pipeline)
+            substitutes.put_into(self.pipeline, self.on_device)
         except BaseException:
             self.close()
             raise
@@ -278,7 +288,9 @@ class Assembly(Player):
         self.close()
 
     def close(self) -> None:
-        """Let go of what outlives a run: envs, their processes, the learner's thread."""
+        """Let go of what outlives a run: envs, their processes, the learner's thread, devices."""
+        if hasattr(self, "engine"):
+            self.engine.close()
         if hasattr(self, "pipeline"):
             self.pipeline.close()
         elif self.envs is not None:

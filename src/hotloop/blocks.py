@@ -1,7 +1,7 @@
 """The unit of work: q vector steps, then p gradient steps, repeated; `concurrent` takes them beside the next steps.
 
 Every pipeline runs blocks, so the number of environments never silently changes how much is learned from each
-transition: p / q = updates_per_step x num_envs, in lowest terms.
+transition: p / q = updates_per_step x num_envs, in lowest terms unless a spec asks for longer blocks.
 """
 
 from fractions import Fraction
@@ -24,8 +24,25 @@ class BlockPlan(NamedTuple):
         return self.num_envs * self.vector_steps
 
 
-def plan_block(updates_per_step: float, num_envs: int) -> BlockPlan:
-    """Turn a replay ratio into a block, or raise ValueError naming the nearest ratios that fit."""
+def plan_block(updates_per_step: float, num_envs: int, learn_every: int | None = None) -> BlockPlan:
+    """Turn a replay ratio into a block, or raise ValueError naming the nearest that fits.
+
+    It has as few env steps as the ratio allows, or `learn_every` of them.
+    """
+    shortest = _shortest_block(updates_per_step, num_envs)
+    if learn_every is None:
+        return shortest
+    times, rest = divmod(learn_every, shortest.env_steps)
+    if times and not rest and times * shortest.vector_steps <= LONGEST_BLOCK:
+        return BlockPlan(num_envs, times * shortest.vector_steps, times * shortest.updates)
+    most = LONGEST_BLOCK // shortest.vector_steps * shortest.env_steps
+    raise ValueError(
+        f"learn_every is {learn_every}, but updates_per_step {updates_per_step:g} with {num_envs} env(s) needs a "
+        f"multiple of {shortest.env_steps} env steps, at most {most}"
+    )
+
+
+def _shortest_block(updates_per_step: float, num_envs: int) -> BlockPlan:
     exact = Fraction(updates_per_step) * num_envs
     # A ratio typed as 0.3333333 means 1/3; anything further off is a different algorithm.
     updates_per_vector_step = exact.limit_denominator(LONGEST_BLOCK)

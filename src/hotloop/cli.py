@@ -89,6 +89,9 @@ def profile(
     set_: SetOption = None,
     steps: StepsOption = None,
     seed: SeedOption = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Also write a trace by the profiler of JAX or PyTorch, for Perfetto.")
+    ] = False,
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -99,9 +102,8 @@ def profile(
     from hotloop import api, registry
 
     if spec is None and env is not None and not registry.is_device_env(env):
-        found = api.profile_env(
-            env, **_env_options(_parse_set(set_ or []), {"--steps": steps, "--seed": seed, "--out": out})
-        )
+        unused = {"--steps": steps, "--seed": seed, "--out": out, "--trace": trace or None}
+        found = api.profile_env(env, **_env_options(_parse_set(set_ or []), unused))
         if as_json:
             from hotloop.profiling.figures import as_figures
 
@@ -112,7 +114,7 @@ def profile(
         print_functions(found, _console())
         return
     parsed = _read_spec(spec, set_, {"env.id": env, "stop.steps": steps, "seed": seed})
-    _report(lambda reporter: api.profile(parsed, out=out or api.DEFAULT, reporter=reporter), as_json)
+    _report(lambda reporter: api.profile(parsed, out=out or api.DEFAULT, trace=trace, reporter=reporter), as_json)
 
 
 @app.command()
@@ -182,6 +184,7 @@ def list_(plugin: PluginOption = None, as_json: JsonOption = False) -> None:
         "envs": {name: entry.about for name, entry in registry.ENVS.items()},
         "torsos": {name: entry.about for name, entry in registry.TORSOS.items()},
         "heads": {name: entry.about for name, entry in registry.HEADS.items()},
+        "networks": {name: entry.about for name, entry in registry.NETWORKS.items()},
         "engines": {name: entry.about for name, entry in registry.ENGINES.items()},
         "pipelines": {name: entry.about for name, entry in registry.PIPELINES.items()},
         "benchmarks": {name: entry.about for name, entry in registry.BENCHES.items()},
@@ -190,6 +193,8 @@ def list_(plugin: PluginOption = None, as_json: JsonOption = False) -> None:
         _print_json(sections)
         return
     for title, rows in sections.items():
+        if not rows:  # whole networks are all of plug-ins
+            continue
         typer.secho(title, bold=True)
         for name, about in rows.items():
             typer.echo(f"  {name:<18}{about}")
@@ -348,6 +353,8 @@ def _report(work: "Callable[[Reporter], Run]", as_json: bool) -> None:
     for name in ("curve.png", "recording.gif", "profile.png"):
         if (path / name).is_file():
             typer.echo(f"  {name.partition('.')[0]:<10} {path / name}")
+    if run.result.get("trace"):
+        typer.echo(f"  trace      {run.trace} (open it at https://ui.perfetto.dev, or in chrome://tracing)")
     if "profile" in run.result:
         from hotloop.profiling.show import print_tables
 

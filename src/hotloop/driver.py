@@ -15,7 +15,7 @@ import numpy as np
 from hotloop import evaluating, figures, final_pictures, run_plan, stopping
 from hotloop.assembly import Assembly
 from hotloop.clock import Clock, Rates, StageClock
-from hotloop.errors import EnvFailed, NotFinite, SpecError
+from hotloop.errors import DeviceFailed, EnvFailed, NotFinite, SpecError
 from hotloop.interrupts import Interrupts
 from hotloop.listeners import Audience, Checkpoint, Chunk, End, Evaluation, Listener, Log, Start
 from hotloop.narrator import Narrator
@@ -50,6 +50,7 @@ class Driver:
         self.audience = Audience([Narrator(reporter), *store.listeners()], listeners)
         self.pace, self.stages, self.interrupts = Pace(self.spec), StageClock(self.session.spans), Interrupts()
         self.logged_at: int | None = None
+        self.stays_open = False  # after the run, for whoever wants a few blocks more; the assembly closes it, too
 
     def train(self) -> Figures:
         """Run from the first block to a stop rule; returns the run's figures."""
@@ -87,7 +88,10 @@ class Driver:
     def _compile(self) -> None:
         started = time.perf_counter()
         with self.reporter.busy("compiling"):
-            self.session.compile()
+            chosen = self.session.compile()
+        if chosen is not None:
+            self.reporter.say(str(chosen))
+            self.spec = self.spec.with_field(chosen.field, chosen.value)
         self.compile_seconds = time.perf_counter() - started
 
     # -- the loop -------------------------------------------------------------------------------------
@@ -102,7 +106,8 @@ class Driver:
             self.audience.tell(End(None, error))
             raise
         finally:
-            self.session.close()
+            if not self.stays_open:
+                self.session.close()
         self.audience.tell(End(result, self.audience.error))
         if self.audience.error is not None:
             raise self.audience.error
@@ -117,7 +122,7 @@ class Driver:
         while not (stop := self._asked_to_stop() or self._rule_that_fired(host)):
             before, started = host.env_steps, time.perf_counter()
             blocks = self.pace.blocks(before)
-            self._saved_if_an_env_fails(partial(self.session.advance, blocks))
+            self._saved_if_it_fails(partial(self.session.advance, blocks))
             host = self.session.read()
             self.pace.note(blocks, time.perf_counter() - started)
             self.clock.note(host)
@@ -164,16 +169,17 @@ class Driver:
 
     # -- what happens between chunks ------------------------------------------------------------------
 
-    def _saved_if_an_env_fails(self, work: Callable[[], T]) -> T:
-        """Do something with envs; when they end the run, it is saved before."""
+    def _saved_if_it_fails(self, work: Callable[[], T]) -> T:
+        """Do something with envs and devices; when these end the run, it is saved before."""
         try:
             return work()
-        except (NotFinite, EnvFailed, SpecError) as error:  # too late for the spec to be at fault alone
+        except (NotFinite, EnvFailed, DeviceFailed, SpecError) as error:
             now = self.session.read()
             self._log(now)
             kept = self.store.what_was_kept(self._checkpoint(now))
-            kind = NotFinite if isinstance(error, NotFinite) else EnvFailed
-            raise kind(f"{error} (env step {now.env_steps:,}); nothing of it was stored, and {kept}") from error
+            kind = EnvFailed if isinstance(error, SpecError) else type(error)  # too late for the spec to be at fault
+            nothing = "" if kind is DeviceFailed else "nothing of it was stored, and "
+            raise kind(f"{error} (env step {now.env_steps:,}); {nothing}{kept}") from error
 
     def _stop_if_diverged(self, host: Reading) -> None:
         index = stopping.diverged_member(self.spec, host)
@@ -210,7 +216,7 @@ class Driver:
         if self.audience.error is not None:  # the run is about to end with it
             return
         standing.evaluations_failed += 1
-        played = self._saved_if_an_env_fails(
+        played = self._saved_if_it_fails(
             partial(evaluating.play, self.session, attempt, self.interrupts, self.reporter)
         )
         if played is None:

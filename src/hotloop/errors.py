@@ -21,5 +21,15 @@ class EnvFailed(HotloopError):
     """An env raises whatever is done; the message names it and the error. The run is saved."""
 
 
+class DeviceFailed(HotloopError):
+    """One of several devices that learn together is gone; the message says which, and why. The run is saved."""
+
+
 class Diverged(HotloopError):
     """Too many updates in a row were not finite; the message says where the state was saved."""
+
+
+def said(error: Exception) -> str:
+    """What an error of someone else's code says: its kind, and the first line of its message."""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -1,10 +1,11 @@
 """Ctrl-C: during a run the first signal asks for an orderly end and the second one is immediate; else it ends all."""
 
+import contextlib
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Self
 
@@ -44,6 +45,25 @@ class Interrupts:
         self.seen = f"stopped by {signal.Signals(number).name}"
         for other in self._before:
             signal.signal(other, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def interrupts_held_back() -> Iterator[None]:
+    """Processes that are started within never see Ctrl-C, which is left to this one: it saves the run and ends them.
+
+    They inherit what is blocked here meanwhile; an interrupt that comes in between is delivered afterwards.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    from multiprocessing import resource_tracker  # a fiftieth of a second that `--help` need not wait
+
+    resource_tracker.ensure_running()  # begun within, it would let interrupts through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class EndsTheCommand:

@@ -1,4 +1,4 @@
-"""Modules from outside that register heads, torsos and envs: of installed packages, or named by a user.
+"""Modules from outside that register heads, torsos, networks and envs: of installed packages, or named by a user.
 
 An installed package names its module as an entry point of the group `hotloop.plugins`. A user names modules in a spec
 (`plugins: [my_module]`); whoever reads a spec decides whether they may be imported.
@@ -30,9 +30,9 @@ def load_installed() -> bool:
     for point in found:
         try:
             import_module(point.module)
-        except Exception as error:  # whatever someone else's code raises: the others go on
-            said = f"the plug-in {point.value} cannot be imported: {type(error).__name__}: {error}"
-            warnings.warn(said, RuntimeWarning, stacklevel=2)
+        except (Exception, SystemExit) as error:  # whatever someone else's code raises: the others go on
+            text = f"the plug-in {point.value} cannot be imported: {type(error).__name__}: {error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
     return bool(found)
 
 
@@ -61,7 +61,7 @@ def import_named(modules: Iterable[str], *folders: str) -> None:
             import_module(module)
         except ModuleNotFoundError as error:
             raise SpecError(f"plugins: {not_found(module, error)}") from None
-        except Exception as error:  # whatever the user's own code raises
+        except (Exception, SystemExit) as error:  # whatever the user's own code raises
             raise SpecError(f"plugins: {module}: {type(error).__name__}: {error}") from error
 
 

@@ -1,6 +1,7 @@
 """What can be named in a spec or on the command line, as `module:attr` strings: listing imports nothing.
 
-A head or a torso is one record here; `register_head`, `register_torso` and `register_env` add those of other packages.
+A head or a torso is one record here; `register_head`, `register_torso`, `register_network` and `register_env` add those
+of other packages.
 """
 
 import re
@@ -29,6 +30,8 @@ class EngineRecord(NamedTuple):
     """`start(spec, steps_meanwhile) -> dict`: called before it is made; says what was chosen of threads and devices."""
     about: str
     """One line about it."""
+    trace: str
+    """`trace(folder)`: a context manager in which its own profiler looks on; gives a `Trace` (`engines.tracing`)."""
     has_programs: bool = True
     """Whether it can be a part of programs on the device; if not, device envs are stepped from the host."""
     refuses: Mapping[str, str] = MappingProxyType({})
@@ -78,6 +81,18 @@ class HeadRecord(NamedTuple):
     """What it gives instead of one Q-value per action, in words; empty if it gives just these."""
     refuses: Mapping[str, str] = MappingProxyType({})
     """Choices of a spec that do not go with it, and why: `path value`, or `path` for whatever stands there."""
+
+
+class NetworkRecord(NamedTuple):
+    """A whole network of another package: from an observation to one Q-value per action."""
+
+    builders: Mapping[str, str]
+    """Who makes it, for each engine: a class, or a function, that is called with `network.options`. For engine torch it
+    makes a `torch.nn.Module`, for engine jax a flax module (or what else has its `init` and `apply`)."""
+    about: str
+    """One line about it."""
+    is_image: bool = False
+    """Its input is an image, and learning is mostly convolutions."""
 
 
 ENVS: dict[str, Entry] = {
@@ -140,22 +155,24 @@ HEADS: dict[str, HeadRecord] = {
         refuses=_BY_HUBER,
     ),
 }
+NETWORKS: dict[str, NetworkRecord] = {}
+"""Whole networks of other packages; hotloop's own are a torso and a head."""
 ENGINES: Mapping[str, EngineRecord] = {
     "jax": EngineRecord(
         make="hotloop.engines.jax.host:make_engine",
         start="hotloop.engines.jax.setup:start",
         about="XLA; flat vectors; K gradient steps a call",
+        trace="hotloop.engines.jax.tracing:trace",
     ),
     "torch": EngineRecord(
         make="hotloop.engines.torch.engine:make_engine",
         start="hotloop.engines.torch.setup:start",
-        about="PyTorch, operation by operation; for envs on the host, and networks that are a torch.nn.Module",
+        about="PyTorch, eager or compiled; for envs on the host, and networks that are a torch.nn.Module",
+        trace="hotloop.engines.torch.tracing:trace",
         has_programs=False,
         refuses={
             "on_policy": "rollouts are learned from in a program on the device; use engine jax",
             "network.core": "it has no networks with a memory; use engine jax",
-            "precision bfloat16": "it computes in float32; use engine jax, or precision float32",
-            "precision float16": "it computes in float32; use engine jax, or precision float32",
         },
     ),
 }
@@ -181,6 +198,9 @@ PIPELINES: Mapping[str, PipelineRecord] = {
 }
 BENCHES: Mapping[str, Entry] = {
     "update": Entry("hotloop.bench.update:run", "one gradient step against eager PyTorch and its own matrix products"),
+    "qloss": Entry(
+        "hotloop.bench.qloss:run", "a slow Q-loss, each piece of advice for it alone, and hotloop's engines"
+    ),
     "train": Entry("hotloop.bench.train:run", "CartPole training against Stable-Baselines3"),
     "iteration": Entry("hotloop.bench.iteration:run", "one fused iteration against the sum of its stages"),
     "startup": Entry("hotloop.bench.startup:run", "help, first update, compile and shell-to-solved, in seconds"),
@@ -205,6 +225,11 @@ def register_head(kind: str, record: HeadRecord) -> None:
 def register_torso(kind: str, record: TorsoRecord) -> None:
     """Make a torso known as `network.torso.kind`."""
     _register(TORSOS, kind, record, "torso")
+
+
+def register_network(name: str, record: NetworkRecord) -> None:
+    """Make a whole network known as `network.name`, with `network.kind: custom`."""
+    _register(NETWORKS, name, record, "network")
 
 
 def register_env(name: str, entry: Entry) -> None:
@@ -254,7 +279,7 @@ def imported(target: str) -> Any:
     return getattr(import_module(module), attr)
 
 
-Record = TypeVar("Record", Entry, TorsoRecord, HeadRecord)
+Record = TypeVar("Record", Entry, TorsoRecord, HeadRecord, NetworkRecord)
 _NAME = re.compile(r"[A-Za-z]\w*(:NAME)?", re.ASCII)
 
 

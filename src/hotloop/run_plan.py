@@ -76,9 +76,10 @@ def _learning(spec: Spec) -> str:
             f"no replay: {block.updates} updates on {spec.on_policy.epochs} x the last {block.env_steps:,} "
             f"transitions, batch {block.env_steps // spec.on_policy.minibatches}"
         )
+    on_each = spec.replay.updates_per_batch
     return (
-        f"replay ratio {spec.updates_per_step:g} ({block.updates} updates per {block.vector_steps} vector steps), "
-        f"batch {spec.replay.batch_size}"
+        f"replay ratio {spec.updates_per_step:g} ({block.updates} updates per {block.vector_steps} vector steps"
+        f"{f', {on_each} on each batch' if on_each > 1 else ''}), batch {spec.replay.batch_size}"
     )
 
 

@@ -6,12 +6,16 @@ A span costs well under a microsecond: two readings of the clock and an addition
 import json
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from hotloop.plain import Figures
 
 MOST_EVENTS = 200_000
 """A trace keeps so many spans, from its beginning on; the sums go on."""
+Region = Callable[[str], AbstractContextManager[object]]
+"""Makes a named region of a profiler's trace: to be entered once."""
 
 
 class Span:
@@ -34,11 +38,30 @@ class Span:
             events.append((self.name, threading.get_ident(), self._began, took))
 
 
+class MarkedSpan(Span):
+    """A span that is a region of a profiler's trace as well."""
+
+    __slots__ = ("_make", "_region")
+
+    def __init__(self, name: str, spans: "Spans", make: Region) -> None:
+        super().__init__(name, spans)
+        self._make = make
+
+    def __enter__(self) -> None:
+        self._region = self._make(self.name)
+        self._region.__enter__()
+        super().__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._region.__exit__(None, None, None)
+
+
 class Spans:
     """The stages of a session, by name."""
 
     def __init__(self, *names: str) -> None:
-        self.stages = {name: Span(name, self) for name in names}
+        self.stages: dict[str, Span] = {name: Span(name, self) for name in names}
         self.events: list[tuple[str, int, int, int]] | None = None
 
     def __getitem__(self, name: str) -> Span:
@@ -51,6 +74,16 @@ class Spans:
     def keep_events(self) -> None:
         """Also remember when each span began, for a trace."""
         self.events = []
+
+    @contextmanager
+    def marked(self, make: Region) -> Iterator[None]:
+        """Within, spans are regions of someone else's trace, and count for nothing here."""
+        kept = self.stages, self.events
+        self.stages, self.events = {name: MarkedSpan(name, self, make) for name in self.stages}, None
+        try:
+            yield
+        finally:
+            self.stages, self.events = kept
 
     def write_trace(self, path: Path) -> None:
         """Write what was remembered in Chrome's format, which Perfetto and chrome://tracing open."""

@@ -45,7 +45,7 @@ def trial(
     is given the run's own and returns what is used instead, see `assembly.Substitutes`); `log` (False: no line of
     metrics is written; else they go to a temporary folder).
     """
-    parsed, substitutes = load_spec(spec), substitutes_of(replace or {})
+    parsed, substitutes = load_spec(spec, imports_plugins=True), substitutes_of(replace or {})
     with Assembly(parsed, own, substitutes) as assembly, _metrics(substitutes.log) as metrics:
         session, notices = begun(assembly), list(assembly.notices)
         warm_up(session, assembly.spec)

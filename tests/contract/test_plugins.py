@@ -1,4 +1,5 @@
-"""Heads, torsos and device envs from outside of the package: the example's, by each of the ways to register them."""
+"""Heads, torsos, networks and device envs from outside of the package: the examples', by each of the ways to register
+them."""
 
 import os
 import re
@@ -19,6 +20,7 @@ import hotloop
 from hotloop import plugins, registry
 from hotloop.assembly import Own, Player, _with_own_network
 from hotloop.engines.jax.engine import JaxEngine
+from hotloop.engines.jax.modules import Functions
 from hotloop.engines.jax.setup import dense_products
 from hotloop.engines.policies import _is_plain
 from hotloop.errors import SpecError
@@ -27,6 +29,7 @@ from hotloop.spec.reading import json_schema, load_spec, parse_spec, to_yaml
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MODULES = ("own_kinds.py", "own_kinds_jax.py", "own_env.py")
+NETWORK_MODULES = ("own_network_in_a_spec.py", "own_network.py", "own_torch_network.py")
 NETWORK = {"torso": {"kind": "fourier", "waves": 8}, "head": {"kind": "two_hot", "bins": 7, "dueling": True}}
 SMALL: dict[str, Any] = {
     "name": "mine",
@@ -38,16 +41,24 @@ SMALL: dict[str, Any] = {
     "stop": {"steps": 600},
     "log": {"every": 200, "checkpoint_every": 400},
 }
+WIDE: dict[str, Any] = {
+    **{name: SMALL[name] for name in ("replay", "evaluation", "stop", "log")},
+    "name": "wide",
+    "plugins": ["own_network_in_a_spec"],
+    "env": {"id": "CartPole-v1", "num_envs": 4},
+    "network": {"kind": "custom", "name": "wide", "options": {"hidden": 6}},
+}
 
 
 @pytest.fixture
 def here(tmp_path):
-    """A folder of the user's with the modules of the example and a small spec that names them."""
+    """A folder of the user's with the modules of the examples and two small specs that name them."""
     folder = tmp_path / "here"
     folder.mkdir()
-    for name in MODULES:
+    for name in MODULES + NETWORK_MODULES:
         shutil.copy(EXAMPLES / name, folder)
     (folder / "mine.yaml").write_text(yaml.safe_dump(SMALL))
+    (folder / "wide.yaml").write_text(yaml.safe_dump(WIDE))
     return folder
 
 
@@ -73,23 +84,27 @@ def _install(folder, module, text=None):
 @pytest.fixture
 def registered(monkeypatch):
     """The example's kinds, known to this process until the test ends."""
-    for table in ("HEADS", "TORSOS", "ENVS"):
+    for table in ("HEADS", "TORSOS", "ENVS", "NETWORKS"):
         monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
     monkeypatch.syspath_prepend(EXAMPLES)
-    plugins.import_named(["own_kinds"])
+    plugins.import_named(["own_kinds", "own_network_in_a_spec"])
     yield
-    for name in MODULES:
+    for name in MODULES + NETWORK_MODULES:
         sys.modules.pop(name.removesuffix(".py"), None)
 
 
 # -- commands -----------------------------------------------------------------------------------------
 
 
-def test_the_example_trains_and_is_evaluated(tmp_path):
-    command = [sys.executable, str(EXAMPLES / "own_head_and_torso.py")]
+@pytest.mark.parametrize(
+    ("example", "steps"),
+    [("own_head_and_torso.py", 10_000), pytest.param("own_network_in_a_spec.py", 5_000, marks=pytest.mark.heavy)],
+)
+def test_the_example_trains_and_is_evaluated(tmp_path, example, steps):
+    command = [sys.executable, str(EXAMPLES / example)]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
-    assert "env_steps=10000" in ran.stdout.splitlines()[0]
+    assert f"env_steps={steps}" in ran.stdout.splitlines()[0]
     assert "'episodes': 20" in ran.stdout.splitlines()[1]
 
 
@@ -111,13 +126,36 @@ def test_a_file_that_names_a_module_of_the_folder_is_trained_evaluated_and_resum
     assert checkpoints(here / "run")[-1] >= 900
 
 
+@pytest.mark.parametrize("engine", ["torch", pytest.param("jax", marks=pytest.mark.heavy)])
+def test_a_network_that_a_file_names_is_trained_evaluated_and_resumed_by_its_maker(here, tmp_path, engine):
+    assert _hotloop(here, "train", "wide.yaml", "--engine", engine, "--out", "run", "--json").json["env_steps"] == 600
+    spec = yaml.safe_load((here / "run" / "spec.yaml").read_text())
+    assert (spec["engine"], spec["plugins"], spec["network"]) == (engine, WIDE["plugins"], WIDE["network"])
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    played = _hotloop(elsewhere, "eval", here / "run", "--which", "last", "--episodes", "3", "--json")
+    assert played.json["episodes"] == 3
+    assert _hotloop(elsewhere, "resume", here / "run", "--steps", "900", "--json").json["env_steps"] >= 900
+    assert checkpoints(here / "run")[-1] >= 900
+
+
 def test_a_plug_in_is_named_on_the_command_line_too(here):
     args = ("train", "cartpole", "--set", "plugins=[own_kinds]", "--set", "network.torso={kind: fourier}", "--plan")
     assert _hotloop(here, *args, "--json").json["total"] > 0
+    args = (
+        "train",
+        "cartpole",
+        "--set",
+        "plugins=[own_network_in_a_spec]",
+        "--set",
+        "network={kind: custom, name: wide}",
+    )
+    assert _hotloop(here, *args, "--plan", "--json").json["total"] > 0
 
 
 def test_list_and_schema_show_what_a_plug_in_brings(here):
-    listed = _hotloop(here, "list", "--plugin", "own_kinds", "--json").json
+    listed = _hotloop(here, "list", "--plugin", "own_kinds", "--plugin", "own_network_in_a_spec", "--json").json
+    assert list(listed["networks"]) == ["wide"]
     assert "two_hot" in listed["heads"]
     assert "fourier" in listed["torsos"]
     assert "corridor" in listed["envs"]
@@ -133,6 +171,18 @@ def test_an_installed_plug_in_needs_no_name(here, tmp_path):
     assert "two_hot" in _hotloop(tmp_path / "there", "list", "--json", PYTHONPATH=path).json["heads"]
     ran = _hotloop(tmp_path / "there", "train", "mine.yaml", "--out", "run", "--json", PYTHONPATH=path)
     assert ran.json["env_steps"] == 600
+
+
+def test_a_network_of_an_installed_plug_in_needs_no_name(tmp_path):
+    text = (
+        "import hotloop\nfrom torch.nn import Linear\n"
+        "hotloop.register_network('line', hotloop.NetworkRecord({'torch': 'brings_a_line:Linear'}, 'a line'))\n"
+    )
+    path = _install(tmp_path / "site", "brings_a_line", text)
+    network = {"kind": "custom", "name": "line", "options": {"in_features": 4, "out_features": 2}}
+    (tmp_path / "line.yaml").write_text(yaml.safe_dump({**WIDE, "plugins": [], "network": network}))
+    planned = _hotloop(tmp_path, "train", "line.yaml", "--engine", "torch", "--plan", "--json", PYTHONPATH=path)
+    assert planned.json["total"] > 0
 
 
 def test_an_installed_plug_in_that_is_broken_is_said_to_be_and_hinders_nobody(tmp_path):
@@ -273,22 +323,60 @@ def gives_nothing(*args):
     return None
 
 
+def gives_functions_that_fail(*args):
+    return Functions(lambda random, inputs: {}, fails)
+
+
+def gives_functions_of_nothing(*args):
+    return Functions(lambda random, inputs: {}, gives_nothing)
+
+
 @pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("engine", ["jax", "torch"])
 @pytest.mark.parametrize(
     ("builder", "said", "cause"),
     [
         ("fails", "cannot be built by {}: KeyError: 'no such thing", KeyError),
         ("gives_nothing", ": {} returned NoneType, expected Functions", type(None)),
         ("missing", "cannot be built by {}: AttributeError: module", AttributeError),
+        ("gives_functions_that_fail", "of {} failed on features of shape float32(64,): KeyError: 'no such", KeyError),
+        ("gives_functions_of_nothing", "of {} gives NoneType, expected HeadOutput(values, tau)", type(None)),
     ],
 )
-def test_a_builder_from_outside_that_fails_is_named_with_what_it_raised(builder, said, cause):
+def test_a_builder_from_outside_that_fails_is_named_with_what_it_raised(engine, builder, said, cause):
     target = f"{__name__}:{builder}"
-    hotloop.register_head("derived", hotloop.HeadRecord(f"{__name__}:Derived", {"jax": target}, "", "another head"))
+    record = hotloop.HeadRecord(f"{__name__}:Derived", {engine: target}, registry.HEADS["scalar"].estimates, "a head")
+    hotloop.register_head("derived", record)
     with pytest.raises(SpecError, match=re.escape(said.format(target))) as caught:
-        Player(parse_spec({"network": {"head": {"kind": "derived"}}}))
+        Player(parse_spec({"network": {"head": {"kind": "derived"}}, "engine": engine}))
     assert str(caught.value).startswith("network: head 'derived'")
     assert isinstance(caught.value.__cause__, cause)
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("engine", ["jax", "torch"])
+@pytest.mark.parametrize("target", ["fails", "missing"])
+def test_estimates_from_outside_that_cannot_be_made_are_named(engine, target):
+    record = registry.HEADS["scalar"]._replace(section=f"{__name__}:Derived", estimates=f"{__name__}:{target}")
+    hotloop.register_head("derived", record)
+    with pytest.raises(SpecError, match=f"head 'derived': its estimates cannot be made by {__name__}:{target}: "):
+        Player(parse_spec({"network": {"head": {"kind": "derived"}}, "engine": engine}))
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("nowhere:Env", "'theirs' is said to be nowhere:Env, which cannot be imported: No module named 'nowhere'"),
+        (f"{__name__}:Missing", "which cannot be imported: module"),
+        (f"{__name__}:fails", "making 'theirs' raised KeyError: 'no such thing"),
+    ],
+)
+def test_an_env_from_outside_that_cannot_be_made_is_refused_in_a_line(target, said):
+    hotloop.register_env("theirs", hotloop.Entry(target, "theirs"))
+    for engine in ("jax", "torch"):
+        with pytest.raises(SpecError, match=re.escape(said)):
+            Player(parse_spec({"env": {"id": "theirs"}, "engine": engine}))
 
 
 @pytest.mark.usefixtures("registered")
@@ -336,3 +424,49 @@ def test_registering_imports_nothing_heavy():
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert "own_kinds" in ran.stdout.split()
     assert {"jax", "torch", "gymnasium"} & set(ran.stdout.split()) == set()
+
+
+# -- whole networks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.less_optimised
+@pytest.mark.parametrize("engine", ["torch", "jax"])
+def test_a_network_from_outside_is_the_one_that_its_options_make(engine):
+    player = Player(load_spec(WIDE, {"engine": engine}))
+    first, again, other = (player.engine.to_named(player.engine.weights(player.engine.init(s))) for s in (0, 0, 1))
+    assert {6} <= {size for array in first.values() for size in array.shape}, "hidden"
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, again[name])
+    assert any((array != other[name]).any() for name, array in first.items()), "a seed of its own makes it"
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_run_with_a_network_from_outside_is_loaded_without_it(tmp_path):
+    from own_torch_network import Wide
+
+    run = hotloop.train(WIDE, engine="torch", out=tmp_path / "run")
+    agent, passed = hotloop.load(run.path, which="last"), hotloop.load(run.path, which="last", network=Wide(hidden=6))
+    obs_B = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    np.testing.assert_array_equal(agent.q_values(obs_B), passed.q_values(obs_B))
+    with pytest.raises(SpecError, match="weights do not fit the network"):
+        hotloop.load(run.path, which="last", **{"network.options": {"hidden": 7}})
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_network_passed_from_python_is_not_taken_for_one_that_is_registered_under_its_name():
+    from own_torch_network import Wide
+
+    hotloop.register_network("Wide", hotloop.NetworkRecord({"torch": "nowhere:Wide"}, "another one"))
+    named, _ = _with_own_network(load_spec(WIDE), Own(network=Wide))
+    assert named.network.name == "own_torch_network.Wide"
+    with pytest.raises(SpecError, match=r"a network of your own \(own_torch_network.Wide\); pass it again"):
+        Player(named)
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_network_from_outside_says_whether_it_sees_images():
+    hotloop.register_network("retina", hotloop.NetworkRecord({}, "sees images", is_image=True))
+    assert load_spec({"network": {"kind": "custom", "name": "retina"}}).sees_images
+    assert not load_spec({"network": {"kind": "custom", "name": "wide"}}).sees_images
+    assert not load_spec({"network": {"kind": "custom", "name": "of no one"}}).sees_images

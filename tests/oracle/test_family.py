@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from hotloop.engines.jax.engine import UPDATES_TO_DOUBLE_IT, JaxEngine, LearnerState, LossScale, mode_of
+from hotloop.engines.jax.engine import JaxEngine, LearnerState, LossScale, mode_of
 from hotloop.engines.jax.heads import cosines_of_pi
 from hotloop.engines.jax.modules import Mode, dense_layers, factors, perturbed
 from hotloop.engines.jax.torsos import cnn, impala, mlp
@@ -26,6 +26,7 @@ from hotloop.engines.networks import noise_size
 from hotloop.experience import METRICS, Item
 from hotloop.learning import targets
 from hotloop.learning.estimates import Atoms, Means, Quantiles
+from hotloop.learning.loss_scale import UPDATES_TO_DOUBLE_IT
 from hotloop.spec import Cnn, Impala, Mlp, Munchausen, Spec
 from hotloop.spec.reading import parse_spec
 

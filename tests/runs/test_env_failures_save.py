@@ -70,6 +70,8 @@ class WrongVector(SyncVectorEnv):
                 infos.pop("final_obs", None)
             if self.wrong == "shape":
                 obs = obs[:, :1]
+            if self.wrong == "last shape" and "final_obs" in infos:
+                infos["final_obs"] = [None if last is None else last[:1] for last in infos["final_obs"]]
         return obs, reward, terminated, truncated, infos
 
 
@@ -106,6 +108,7 @@ CASES = {
     "no mask in a reset": ({"env.action_mask": True}, r"gave no info\['action_mask'\] in a reset"),
     "no final_obs": ({"env.id": "WrongVector-v0"}, r"gives no infos\['final_obs'\]"),
     "shape": ({"env.id": "WrongVector-v0"}, r"observations of shape \(1,\), its space says \(2,\)"),
+    "last shape": ({"env.id": "WrongVector-v0"}, r"a last observation of shape \(1,\), its space says \(2,\)"),
     "judge": ({"env.options.goals": True, "replay.hindsight": {}}, "compute_reward raised RuntimeError: the judge is"),
 }
 

@@ -194,6 +194,12 @@ def test_after_a_profile_that_is_refused(tmp_path):
         hotloop.profile(SPEC, out=tmp_path / "run", **{"stop.steps": 8})
 
 
+def test_after_a_trace_which_needs_them_open_for_longer(tmp_path, monkeypatch):
+    monkeypatch.setattr("hotloop.profiling.trace.SECONDS", 0.1)
+    run = hotloop.profile(SPEC, out=tmp_path / "run", trace=True, pipeline="concurrent")
+    assert run.trace is not None
+
+
 @pytest.mark.filterwarnings("ignore:.*Calling `close` while waiting")
 @pytest.mark.heavy
 def test_after_envs_in_processes_were_refused_or_killed(tmp_path):

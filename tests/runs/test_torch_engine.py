@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import nn
 import hotloop
 from hotloop.engines.torch import setup
 from hotloop.errors import SpecError
-from hotloop.spec.reading import parse_spec
+from hotloop.spec.reading import load_spec, parse_spec
 from hotloop.trees import tree_map
 
 SMALL: dict[str, Any] = {
@@ -148,6 +149,20 @@ def test_weights_that_are_frozen_stay_as_they_are() -> None:
     assert not np.array_equal(named["last/weight"], given.last.weight.detach().numpy())
 
 
+class Slow(Tiny):
+    """Lets another thread in between its layers."""
+
+    def forward(self, obs_B: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.first(obs_B))
+        time.sleep(0.001)
+        return self.last(hidden)
+
+
+def test_a_module_that_acts_while_it_learns_gives_the_same_bits_each_time() -> None:
+    runs = [hotloop.train(SMALL, engine="torch", network=Slow, pipeline="concurrent", out=None) for _ in range(2)]
+    assert_same_bits(*(weights_of(run) for run in runs))
+
+
 def with_nan() -> nn.Module:
     module = Tiny()
     module.last.bias.data[0] = torch.nan
@@ -181,8 +196,6 @@ def test_a_module_of_torch_is_refused_by_the_other_engine() -> None:
     [
         ({"on_policy": {}}, "on_policy with engine torch: "),
         ({"network": {"core": {}}, "replay": {"sequence": {}}}, "network.core with engine torch: "),
-        ({"precision": "bfloat16"}, "precision bfloat16 with engine torch: "),
-        ({"precision": "float16"}, "precision float16 with engine torch: "),
     ],
 )
 def test_what_it_cannot_do_is_refused_with_the_reason(fields: dict[str, Any], said: str) -> None:
@@ -190,9 +203,18 @@ def test_what_it_cannot_do_is_refused_with_the_reason(fields: dict[str, Any], sa
         parse_spec({**fields, "engine": "torch"})
 
 
+def test_a_mode_is_for_its_engine_and_goes_with_it() -> None:
+    with pytest.raises(SpecError, match=r"torch\.mode is compiled, but the engine is jax"):
+        load_spec("cartpole", {"torch.mode": "compiled"})
+    compiled = load_spec("cartpole", {"engine": "torch", "torch.mode": "compiled"})
+    assert load_spec(compiled, {"engine": "jax"}).torch.mode == "auto"
+    assert load_spec(compiled, {"engine": "torch"}).torch.mode == "compiled"
+
+
 def test_devices_pipelines_and_seeds_that_it_does_not_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for fields, said in (
-        ({"devices": 2}, "devices is 2, but engine torch learns on one"),
+        ({"devices": 2, "torch": {"mode": "compiled"}}, "torch.mode is compiled, but devices is 2"),
+        ({"devices": 2, "network": {"torso": {"normalization": "batch"}}}, "normalization: batch with devices: 2"),
         ({"pipeline": "fused"}, "pipeline fused does not serve cartpole, which is a device env, which engine torch"),
         ({"seeds": 2}, "train one seed at a time"),
     ):

@@ -121,6 +121,50 @@ def test_replay_and_update_of_a_run_on_the_device_can_be_replaced(pipeline):
     assert {"sample", "update"} == set(traced)
 
 
+WRONG_UPDATES = {
+    "nothing": (lambda state, items: None, "returned a NoneType, expected"),
+    "two results": (lambda state, items: (state, items.r_t), "returned 2 results, expected"),
+    "no state": (
+        lambda state, items: (None, items.r_t, np.zeros(4)),
+        "a state whose params is absent, expected float32(",
+    ),
+    "another state": (
+        lambda state, items: (state._replace(params=state.params[:1]), items.r_t, np.zeros(4)),
+        "a state whose params is float32(1,), expected float32(",
+    ),
+    "no TD errors": (lambda state, items: (state, None, np.zeros(4)), "TD errors of a NoneType, expected one for each"),
+    "too few": (lambda state, items: (state, items.r_t[0], np.zeros(4)), "TD errors of float32(16,), expected one for"),
+    "other sums": (
+        lambda state, items: (state, items.r_t, np.zeros(3)),
+        "(3,), expected (4,): loss, grad_norm, q, appl",
+    ),
+    "a number": (lambda state, items: (state, items.r_t, 0.0), "sums of a float, expected (4,)"),
+}
+
+
+@pytest.mark.parametrize("where", ["host", "device"])
+@pytest.mark.parametrize("wrong", WRONG_UPDATES)
+def test_a_stand_in_for_update_that_gives_something_else_is_told_so(where, wrong):
+    gives, said = WRONG_UPDATES[wrong]
+
+    def update(state, items, *rest):
+        made = gives(state, items)
+        return Learned(*made) if where == "host" and isinstance(made, tuple) and len(made) == 3 else made
+
+    with pytest.raises(SpecError) as caught:
+        trial(HOST if where == "host" else TINY, replace={"update": lambda own: update}, seconds=0.1)
+    assert str(caught.value).startswith("replace: the stand-in for update returned ")
+    assert said in str(caught.value)
+
+
+def test_a_stand_in_for_update_on_the_host_gives_learned():
+    still = {"update": lambda own: lambda state, items, *rest: (state, items.r_t, np.zeros(4))}
+    with pytest.raises(
+        SpecError, match="returned 3 results, expected a Learned of three: learner state, TD errors, sums"
+    ):
+        trial(HOST, replace=still, seconds=0.1)
+
+
 def test_a_run_without_a_replay_says_so():
     with pytest.raises(SpecError, match="replace: this run has no replay"):
         trial("pqn", replace={"replay": lambda replay: replay})

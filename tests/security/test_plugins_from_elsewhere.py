@@ -9,7 +9,7 @@ import yaml
 from hotloop_process import contents, finish, start
 
 import hotloop as package
-from hotloop import plugins
+from hotloop import plugins, registry
 from hotloop.errors import SpecError
 from hotloop.runs.folder import RunFolder
 from hotloop.spec.reading import load_spec
@@ -79,6 +79,41 @@ def test_a_kind_that_nobody_here_knows_has_nothing_imported(beside):
     _change_spec(beside, network={"head": {"kind": "evil"}, "torso": {"kind": "evil:Torso"}})
     with pytest.raises(SpecError, match=r"network.torso.kind: unknown value 'evil:Torso'.*network.head.kind"):
         package.load(beside)
+    assert not _was_executed(beside)
+
+
+NETWORK = """
+import flax.linen
+import hotloop
+class Net(flax.linen.Module):
+    actions: int = 2
+    @flax.linen.compact
+    def __call__(self, obs_B):
+        return flax.linen.Dense(self.actions)(obs_B)
+hotloop.register_network("theirs", hotloop.NetworkRecord({"jax": "evil:Net"}, "theirs"))
+"""
+
+
+def test_a_network_of_a_strangers_plug_in_is_made_only_if_the_run_is_trusted(beside, monkeypatch):
+    monkeypatch.setattr(registry, "NETWORKS", {})
+    (beside.parent / "evil.py").write_text(EVIL + NETWORK)
+    _change_spec(beside, plugins=["evil"], network={"kind": "custom", "name": "theirs"})
+    with pytest.raises(SpecError, match=r"names the module 'evil', which would run"):
+        package.load(beside)
+    assert not _was_executed(beside)
+    with pytest.raises(SpecError, match="weights do not fit the network"):
+        package.load(beside, trust=True)  # of the network that it was trained with
+    assert _was_executed(beside)
+
+
+@pytest.mark.parametrize(
+    "name", ["evil", "evil:Net", "evil.Net", "evil:EVIL", "os:system", "", "../evil", "hotloop.evil:Net"]
+)
+def test_no_name_of_a_network_has_a_module_imported(beside, name):
+    for options in ({}, {"name": "evil:Net"}):
+        _change_spec(beside, network={"kind": "custom", "name": name, "options": options})
+        with pytest.raises(SpecError, match=r"network of your own \(.*\); pass it again"):
+            package.load(beside)
     assert not _was_executed(beside)
 
 

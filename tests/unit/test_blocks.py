@@ -80,3 +80,15 @@ def test_a_ratio_that_fits_no_block_is_refused_with_what_was_seen(updates_per_st
     expected = f"updates_per_step {updates_per_step:g} with 1 env\\(s\\) .* no block of at most 64 vector steps"
     with pytest.raises(ValueError, match=expected):
         plan_block(updates_per_step, 1)
+
+
+def test_a_block_may_be_longer_than_the_ratio_needs() -> None:
+    assert plan_block(8, 1, learn_every=4) == BlockPlan(1, 4, 32)
+    assert plan_block(0.25, 4, learn_every=8) == BlockPlan(4, 2, 2)
+    assert plan_block(0.25, 4, learn_every=4) == plan_block(0.25, 4)
+
+
+@pytest.mark.parametrize(("learn_every", "num_envs"), [(3, 4), (2, 1), (6, 1), (260, 1)])
+def test_a_block_that_the_ratio_does_not_divide_or_that_is_too_long_is_refused(learn_every: int, num_envs: int) -> None:
+    with pytest.raises(ValueError, match=r"learn_every is \d+, .* a multiple of 4 env steps, at most (64|256)"):
+        plan_block(0.25, num_envs, learn_every)

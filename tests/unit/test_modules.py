@@ -263,7 +263,7 @@ def test_a_flax_module_is_loaded_again_with_its_weights(own_run: Any) -> None:
 
 def test_the_run_says_which_network_it_was_and_never_loads_it_from_a_file(own_run: Any) -> None:
     written = parse_value((own_run.path / "spec.yaml").read_text())
-    assert written["network"] == {"kind": "custom", "name": "QNetwork"}
+    assert written["network"] == {"kind": "custom", "name": "QNetwork", "options": {}}
 
 
 def test_the_run_itself_still_has_the_network_it_was_trained_with(own_run: Any) -> None:
@@ -285,7 +285,7 @@ def test_another_network_than_the_runs_is_refused(own_run: Any) -> None:
 
 
 def test_a_network_with_the_wrong_number_of_actions_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"returns shape \(1, 3\) for one observation, expected \(1, 2\)"):
+    with pytest.raises(SpecError, match=r"returns shape \(1, 3\) for 1 observation\(s\), expected \(1, 2\)"):
         hotloop.train(TINY, network=QNetwork(actions=3), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

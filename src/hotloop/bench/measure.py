@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from hotloop.plain import Figures
+from hotloop.plain import Figures, Json
 from hotloop.progress import Reporter
 
 FASTER = "times as fast as"
@@ -28,6 +28,8 @@ class Row:
     spread: tuple[float, float] | None = None
     means: str = FASTER
     note: str = ""
+    columns: Mapping[str, Json] = field(default_factory=dict)
+    """What else was measured of this case, by name: a column each."""
 
     @property
     def says(self) -> str:
@@ -36,7 +38,7 @@ class Row:
         return LEVEL if is_level else self.means
 
     def as_json(self) -> Figures:
-        """The five fields every benchmark has, and what explains them."""
+        """The five fields every benchmark has, what explains them, and columns of this benchmark's own, if any."""
         return {
             "case": self.case,
             "value": round(self.value, 3),
@@ -46,6 +48,7 @@ class Row:
             "spread": None if self.spread is None else [round(bound, 3) for bound in self.spread],
             "ratio_means": self.says if self.ratio is not None else None,
             "note": self.note,
+            **({"columns": dict(self.columns)} if self.columns else {}),
         }
 
 
@@ -71,6 +74,9 @@ class Result:
         table.add_column("value", justify="right")
         table.add_column("ratio", justify="right")
         table.add_column("against")
+        more = list(dict.fromkeys(name for row in self.rows for name in row.columns))
+        for name in more:
+            table.add_column(name, justify="right")
         table.add_column("note")
         for row in self.rows:
             low, high = row.spread or (0.0, 0.0)
@@ -78,13 +84,22 @@ class Result:
             if row.spread and row.ratio is not None:
                 ratio += f" ({low:.3g}–{high:.3g})"
             against = "" if row.against is None else f"{row.says} {row.against}"
-            table.add_row(row.case, f"{row.value:,.4g} {row.unit}", ratio, against, row.note)
-        console = Console() if sys.stdout.isatty() else Console(width=160)
+            cells = [_cell(row.columns.get(name)) for name in more]
+            table.add_row(row.case, f"{row.value:,.4g} {row.unit}", ratio, against, *cells, row.note)
+        console = Console() if sys.stdout.isatty() else Console(width=240 if more else 160)
         console.print(table)
         console.print("; ".join(f"{name} {value}" for name, value in self.settings.items()), style="dim")
         console.print(
-            "ratios are medians over rounds in which all cases ran one after the other (quartiles)", style="dim"
+            "ratios are medians over rounds in which all cases ran one after the other (quartiles), unless a note says "
+            "otherwise",
+            style="dim",
         )
+
+
+def _cell(value: Json) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.3g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def interleave(cases: Mapping[str, Callable[[], None]], *, rounds: int, reporter: Reporter) -> dict[str, list[float]]:

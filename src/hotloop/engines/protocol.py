@@ -44,6 +44,17 @@ class Learned(NamedTuple, Generic[S]):
     sums: np.ndarray  # METRICS
 
 
+class Choice(NamedTuple):
+    """What an engine chose by measuring, where the spec leaves it the choice: a field, its value, and why."""
+
+    field: str
+    value: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.value} ({self.reason})"
+
+
 class EngineOf(Protocol[S, W]):
     """Acts and learns for one spec, with a state S and weights W of its own kind."""
 
@@ -66,8 +77,14 @@ class EngineOf(Protocol[S, W]):
     def wanted_to_act(self, num_envs: int) -> Tree[Draw]:
         """A tree of `Draw`s that a policy takes to explore; None if nothing is left to chance."""
 
+    def prepare(self, items_KB: Items, weight_KB: np.ndarray | None, draws: Arrays) -> Choice | None:
+        """Do what takes a while before gradient steps on batches like these; returns what was chosen, if anything."""
+
+    def close(self) -> None:
+        """Let go of what outlives a run."""
+
     def put(self, batches: Form) -> Form:
-        """Bring batches to where they are learned from; done when it returns."""
+        """Bring batches to where they are learned from; their arrays must not change until they have been."""
 
     def update(
         self,
@@ -78,9 +95,10 @@ class EngineOf(Protocol[S, W]):
         target_moves: int,
         draws: Arrays,
     ) -> Learned[S]:
-        """K gradient steps on K batches, then so many moves of the target net; done when it returns.
+        """Gradient steps on K batches, `replay.updates_per_batch` on each, then so many moves of the target net; done
+        when it returns.
 
-        `state` must not be used again.
+        `state` must not be used again. TD errors are those of each batch's last step.
         """
 
     def counts(self, state: S) -> Counts:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from hotloop import registry
-from hotloop.errors import SpecError
+from hotloop.errors import SpecError, said
 from hotloop.trees import ArraySpec, Specs, Tree
 
 if TYPE_CHECKING:
@@ -167,13 +167,20 @@ def step_all(
 def make_env(env_id: str, options: Mapping[str, object]) -> DeviceEnv:
     """Build the device env called `env_id`, or raise SpecError naming the nearest known one."""
     prefix, _, name = env_id.partition(":")
+    known_as, named = (f"{prefix}:NAME", [name]) if name else (env_id, [])
+    if not registry.is_known(registry.ENVS, known_as):
+        raise SpecError(f"env.id: unknown device env '{env_id}'; {registry.nearest(env_id, [*registry.ENVS])}")
     try:
-        if name and registry.is_known(registry.ENVS, f"{prefix}:NAME"):
-            built: DeviceEnv = registry.load(registry.ENVS, f"{prefix}:NAME", "env")(name, **options)
-        elif not name and registry.is_known(registry.ENVS, env_id):
-            built = registry.load(registry.ENVS, env_id, "env")(**options)
-        else:
-            raise SpecError(f"env.id: unknown device env '{env_id}'; {registry.nearest(env_id, [*registry.ENVS])}")
+        make = registry.load(registry.ENVS, known_as, "env")
+    except (ImportError, AttributeError) as error:
+        target = registry.ENVS[known_as].target
+        raise SpecError(f"env.id: '{env_id}' is said to be {target}, which cannot be imported: {error}") from error
+    try:
+        built: DeviceEnv = make(*named, **options)
+    except SpecError:
+        raise
     except TypeError as error:
         raise SpecError(f"env.options: {error}") from None
+    except Exception as error:  # whatever someone else's code raises
+        raise SpecError(f"env.id: making '{env_id}' raised {said(error)}") from error
     return built

@@ -4,12 +4,8 @@ All three of Gymnasium's autoreset modes come out the same: `final_obs` is the s
 next step starts from, and a step in which an env was only reset is not `valid`: nothing was done in it.
 """
 
-import contextlib
 import os
-import signal
-from collections.abc import Iterator
 from functools import partial
-from multiprocessing import resource_tracker
 from typing import TypedDict, Unpack
 
 import gymnasium as gym
@@ -20,11 +16,13 @@ from gymnasium.vector import AutoresetMode
 from hotloop import plugins, registry
 from hotloop.envs.gym_types import Env, Infos, Options, Raw, TimeLimit, VectorEnv, Wrap
 from hotloop.envs.host_spaces import ShowsChosen, spaces_of
+from hotloop.envs.misfits import REMEDY, GivesWhatItSays
 from hotloop.envs.naming import import_registering, split_id
 from hotloop.envs.own import OwnEnvId, device_env_of, in_processes, one_env
 from hotloop.envs.serial import MASK, SerialEnvs
 from hotloop.errors import EnvFailed, NotFinite, SpecError
 from hotloop.experience import VectorStep
+from hotloop.interrupts import interrupts_held_back
 from hotloop.random_streams import generator_from_array, generator_to_array
 from hotloop.trees import Arrays, leaves, tree_map
 
@@ -43,7 +41,11 @@ def make_vector_env(
     """
     make = partial(env_id.make, **options) if isinstance(env_id, OwnEnvId) else None
     try:
-        if vectorization in ("auto", "native") and (device := device_env_of(env_id, options)) is not None:
+        if (device := device_env_of(env_id, options)) is not None:
+            from hotloop.envs.device_contract import require_contract
+
+            require_contract(device)
+        if vectorization in ("auto", "native") and device is not None:
             from hotloop.envs.gymnasium import GymnasiumVectorEnv
 
             return GymnasiumVectorEnv(device, num_envs)
@@ -60,7 +62,8 @@ def make_vector_env(
             # the reset then overwrites it.
             reset_by_us = {"autoreset_mode": AutoresetMode.DISABLED, "context": "spawn"}
             wrappers: list[Wrap] = [partial(ShowsChosen, observe=observe)] if observe else []
-            with _interrupts_held_back():
+            wrappers.append(GivesWhatItSays)
+            with interrupts_held_back():
                 if make is not None:
                     return in_processes(make, num_envs, wrappers, **reset_by_us)
                 return gym.make_vec(env_id, num_envs, "async", reset_by_us, wrappers, **options)
@@ -358,7 +361,7 @@ class HostEnvs:
         seen = self.observations.encode(obs)
         for leaf, shape in zip(_leaves(seen), self._shapes, strict=True):
             if leaf.shape != shape:
-                raise EnvFailed(f"the env gave observations of shape {leaf.shape[1:]}, its space says {shape[1:]}")
+                raise _another_shape("the env gave observations", leaf, shape)
         return seen
 
     def _with_final(self, seen: Arrays, infos: Infos, ended: np.ndarray) -> Arrays:
@@ -375,6 +378,9 @@ class HostEnvs:
         for i in np.flatnonzero(ended):
             one = tree_map(lambda leaf: np.asarray(leaf)[None], _one_of(last, int(i)))
             encoded = self.observations.encode(one)
+            for new, shape in zip(_leaves(encoded), self._shapes, strict=True):
+                if new.shape[1:] != shape[1:]:  # NumPy would spread one number over all
+                    raise _another_shape(f"env {i} gave a last observation", new, shape)
             tree_map(lambda kept, new, i=i: kept.__setitem__(i, new[0]), final, encoded)
         return final
 
@@ -392,25 +398,12 @@ class HostEnvs:
                 raise NotFinite(f"env {int(np.flatnonzero(bad_N)[0])} gave an observation{where} that is not finite")
 
 
-@contextlib.contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Processes that are started within never see Ctrl-C, which is left to this one: it saves the run and ends them.
-
-    They inherit what is blocked here meanwhile; an interrupt that comes in between is delivered afterwards.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    resource_tracker.ensure_running()  # begun within, it would let interrupts through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def _another_shape(what: str, seen: np.ndarray, expected: tuple[int, ...]) -> EnvFailed:
+    return EnvFailed(f"{what} of shape {seen.shape[1:]}, its space says {expected[1:]}; {REMEDY}")
 
 
 def _leaves(obs: Arrays) -> list[np.ndarray]:

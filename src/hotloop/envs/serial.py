@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from hotloop.envs.gym_types import Env, Infos, Raw, Space
+from hotloop.envs.misfits import refuse_misfit
 from hotloop.errors import EnvFailed
 
 FAILURES_IN_A_ROW = 10
@@ -44,6 +45,7 @@ class SerialEnvs:
         self.last_failure = ""
         self.last_info_keys: list[str] = []  # of the env that last ended an episode
         self._is_array = isinstance(self.single_observation_space, gym.spaces.Box)
+        self._shape = self.single_observation_space.shape
         self._out: Raw = create_empty_array(self.single_observation_space, num_envs)
         self._seen: list[Raw] = [None] * num_envs
         self._masks: list[Raw] = [None] * num_envs  # what each env last gave as its `action_mask`
@@ -89,11 +91,19 @@ class SerialEnvs:
                 env.close()
 
     def _observations(self) -> Raw:
+        space = self.single_observation_space
         if self._is_array:
             for i, seen in enumerate(self._seen):
+                if getattr(seen, "shape", None) != self._shape:  # NumPy would spread one number over all
+                    refuse_misfit(space, seen, f"env {i}")
                 self._out[i] = seen
             return self._out
-        return concatenate(self.single_observation_space, self._seen, self._out)
+        try:
+            return concatenate(space, self._seen, self._out)
+        except Exception:  # whatever can be wrong with what they gave
+            for i, seen in enumerate(self._seen):
+                refuse_misfit(space, seen, f"env {i}")
+            raise
 
     def _rebuild(self, i: int, error: Exception) -> None:
         self.failures += 1

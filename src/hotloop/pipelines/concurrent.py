@@ -31,7 +31,9 @@ def pipeline(spec: Spec, envs: HostEnvs, engine: Engine) -> HostPipeline:
         try:
             run.collect(defer=learner.portions > 1)
         finally:
-            run.publish(learning.result())  # sync
-            run.store_deferred()
+            try:
+                run.take_over(learning.result)  # sync
+            finally:
+                run.store_deferred()
 
     return HostPipeline(spec, envs, engine, run_block, thread)

@@ -44,7 +44,7 @@ class DeviceState(Protocol):
     def totals(self) -> Totals[jax.Array]:
         """Sums since the last line of metrics."""
 
-    def _replace(self, *, totals: Totals[jax.Array]) -> Self:
+    def _replace(self, *, totals: Totals[jax.Array] = ..., episodes: jax.Array = ...) -> Self:
         """The same state with other sums."""
 
 
@@ -146,11 +146,12 @@ class DeviceSession(Generic[S]):
         return []
 
     def forget_totals(self) -> None:
-        """Zeros in the same places: the compiled program wants its arrays where they were."""
-        zeros = jax.tree.map(
-            lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding), self.state.totals
-        )
-        self.state = self.state._replace(totals=zeros)
+        """Start the sums of the next line of metrics."""
+        self.state = self.state._replace(totals=_zeros_in_place_of(self.state.totals))
+
+    def forget_episodes(self) -> None:
+        """Count episodes from 0 again."""
+        self.state = self.state._replace(episodes=_zeros_in_place_of(self.state.episodes))
 
     def evaluate(self, tell: Tell | None = None, attempt: int = 0) -> list[Episodes]:
         """Greedy episodes of each member, on keys of its seed and this env step; one program, so nobody is told."""
@@ -173,3 +174,8 @@ class DeviceSession(Generic[S]):
         """The whole state of the first member, for a profile."""
         state: S = self.axis.member(self.state, 0)
         return state
+
+
+def _zeros_in_place_of(arrays: Any) -> Any:
+    """Zeros where the arrays were: the compiled program wants them there."""
+    return jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding), arrays)

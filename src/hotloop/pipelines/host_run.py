@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hotloop.engines.policies import choose_policy, one_blas_thread
-from hotloop.engines.protocol import Engine, Weights
+from hotloop.engines.protocol import Choice, Engine, Weights
 from hotloop.envs.host import HostEnvs
 from hotloop.evaluate import Episodes, Tell, play_on_host
 from hotloop.experience import METRICS, Totals, VectorStep
@@ -111,13 +111,13 @@ class HostRun:
         self.learner = Learner(self.spec, self.engine, pipeline.replay, self.spans, pipeline.update)
         self._freeze, self.acts_with = choose_policy(self.spec, self.engine, num_envs)
 
-    def compile(self) -> None:
+    def compile(self) -> Choice | None:
         """Act and learn once, so that all is compiled before the clock runs."""
         policy, actor = self._freeze(self.engine.weights(self.engine.init(0))), self.actor
         obs_N = zeros_of(actor.envs.observations.shapes, (actor.envs.num_envs,))
         policy(obs_N)  # as it plays, and
         actor.explorer.q_values(policy, obs_N, np.random.default_rng(0))  # as it explores
-        self.learner.try_once()
+        return self.learner.prepare()
 
     def begin(self) -> None:
         """Fresh weights, an empty replay, an episode begun in every env."""
@@ -193,6 +193,15 @@ class HostRun:
                 self.learner.insert(step)
         self._deferred = []
 
+    def take_over(self, learned: Callable[[], LearnedBlock]) -> None:
+        """Publish what was learned; where learning failed, its gradient steps are still to come."""
+        try:
+            block = learned()
+        except BaseException:
+            self.learner.limiter.give_back()
+            raise
+        self.publish(block)
+
     def publish(self, learned: LearnedBlock) -> None:
         """From now on act with the new weights and draw by the new priorities."""
         self.learner.take(learned)
@@ -245,6 +254,10 @@ class HostRun:
         """Start the sums of the next line of metrics."""
         info = dict.fromkeys(self.spec.env.info, 0.0)
         self.totals = HostTotals(np.zeros(len(METRICS), np.float32), 0, 0.0, 0.0, info)
+
+    def forget_episodes(self) -> None:
+        """Count episodes from 0 again."""
+        self.episodes = 0
 
     def evaluate(self, tell: Tell | None = None, attempt: int = 0) -> list[Episodes]:
         """Greedy episodes on envs of their own."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hotloop.engines.draws import draw
-from hotloop.engines.protocol import Engine, Learned, State
+from hotloop.engines.protocol import Choice, Engine, Learned, State
 from hotloop.experience import Items, VectorStep, items_of
 from hotloop.learning import schedules
 from hotloop.replay.host import Batches, HostReplay
@@ -63,14 +63,14 @@ class Learner:
     def __init__(self, spec: Spec, engine: Engine, replay: HostReplay, spans: Spans, update: Update) -> None:
         """`update` is the engine's `update`, or what stands in for it."""
         self.engine, self.replay, self._spans, self.update = engine, replay, spans, update
-        block, self.updates_per_draw = spec.block_plan, spec.updates_per_draw
-        self.portions = block.updates // self.updates_per_draw
+        block = spec.block_plan
+        self.portions = block.updates // spec.updates_per_draw
         self.limiter = Limiter(block.env_steps)
-        self._shape = (self.updates_per_draw, spec.replay.batch_size)
+        self._shape = (spec.batches_per_draw, spec.replay.batch_size)
         self._target_every = spec.target.every
         self._learning_rate = spec.optimizer.learning_rate.model_dump()
         self._beta = spec.beta_schedule.model_dump() if spec.beta_schedule else None
-        self._wanted = engine.wanted_to_learn(*self._shape)
+        self._wanted = engine.wanted_to_learn(spec.updates_per_draw, spec.replay.batch_size)
         # Small batches travel with the call: a transfer of their own takes longer than they do.
         self._transfers_apart = int(np.prod(self._shape)) * replay.row_bytes >= TRANSFER_APART
 
@@ -96,7 +96,7 @@ class Learner:
 
     def _draw(self, portion: int, period: Period) -> Portion:
         beta = 1.0 if self._beta is None else schedules.value_at(period.until, xp=schedules.Scalars, **self._beta)
-        drawn_before = portion * self.updates_per_draw
+        drawn_before = portion * self._shape[0]
         batches = self.replay.sample(self.random, self._shape, beta, drawn_before=drawn_before)
         return Portion(batches, draw(self._wanted, self.random) if self._wanted else None, period)
 
@@ -132,10 +132,13 @@ class Learner:
             with self._spans["sample"]:
                 self.replay.learned(learned.batches, np.asarray(learned.td_KB))
 
-    def try_once(self) -> State:
-        """Learn from nothing with a state of its own, which is returned: whatever is compiled is compiled then."""
+    def prepare(self) -> Choice | None:
+        """Have compiled what learning takes; returns what the engine chose by measuring, if anything."""
         shape = self._shape
         items = items_of(self.replay.whole_row, shape, zeros_of)
         weight = np.ones(shape, np.float32) if self._beta else None
         draws = draw(self._wanted, np.random.default_rng(0)) if self._wanted else None
-        return self.update(self.engine.init(0), items, weight, 0.0, 0, draws).state
+        choice = self.engine.prepare(items, weight, draws)
+        if self.update != self.engine.update:  # a stand-in may have something to compile, too
+            self.update(self.engine.init(0), items, weight, 0.0, 0, draws)
+        return choice

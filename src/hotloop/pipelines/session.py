@@ -4,7 +4,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from hotloop.engines.protocol import Weights
+from hotloop.engines.protocol import Choice, Weights
 from hotloop.evaluate import Episodes, Tell
 from hotloop.experience import Totals
 from hotloop.members import Members
@@ -51,8 +51,8 @@ class Stored(Protocol):
 class Session(Protocol):
     """A run in progress."""
 
-    def compile(self) -> None:
-        """Make everything ready that takes a while."""
+    def compile(self) -> Choice | None:
+        """Make everything ready that takes a while; returns what the engine chose by measuring, if anything."""
 
     def begin(self) -> None:
         """Start from nothing."""
@@ -80,6 +80,9 @@ class Session(Protocol):
 
     def forget_totals(self) -> None:
         """Start the sums of the next line of metrics."""
+
+    def forget_episodes(self) -> None:
+        """Count episodes from 0 again: for blocks after the end of a run, which stop.episodes would hold back."""
 
     def evaluate(self, tell: Tell | None = None, attempt: int = 0) -> list[Episodes]:
         """Greedy episodes with the present weights, of each member; changes nothing. On the host `tell` hears of them.

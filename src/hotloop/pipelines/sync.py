@@ -16,4 +16,4 @@ def run_block(run: HostRun) -> None:
     run.collect()
     if run.learner.takes_turn():
         portion = run.learner.draw(run.env_steps)
-        run.publish(run.learner.learn(portion))
+        run.take_over(lambda: run.learner.learn(portion))

@@ -75,6 +75,7 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
     """One loop per stage, in the order of a block; `gradient` is forward and backward, `update` all of learning."""
     engine, env, block, spec = pipeline.engine, pipeline.env, pipeline.block_plan, pipeline.spec
     key, portions = jax.random.key(spec.seed), pipeline.portions
+    passes = portions * spec.replay.updates_per_batch
     explore_N = engine.exploration(jnp.broadcast_to(state.env_steps, (block.num_envs,)))
     pool = jax.jit(lambda s: _pool(pipeline, s, key))(state)
     items = jax.jit(lambda s: pipeline.collect(s, key)[1])(state)
@@ -154,11 +155,11 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
             portions,
         ),
         **({"target": (target, (learner.target, in_one), portions)} if engine.has_target else {}),
-        "forward": (forward, (jnp.float32(0), jnp.zeros(batches.r_t.shape[2:]), jnp.float32(0)), portions),
+        "forward": (forward, (jnp.float32(0), jnp.zeros(batches.r_t.shape[2:]), jnp.float32(0)), passes),
         "gradient": (
             gradient,
             jax.eval_shape(lambda: engine.gradient(learner.params, first[0], first[1], None, drawn)),
-            portions,
+            passes,
         ),
         "optimiser": (optimiser, (learner.params, learner.optimizer), block.updates),
         **({"priorities": (priorities, state.replay.priorities, portions)} if pipeline.replay.has_priorities else {}),

@@ -19,6 +19,10 @@ class Limiter:
         """Count what was collected."""
         self.owed = min(self.owed + transitions, MOST_BLOCKS_OWED * self.per_block)
 
+    def give_back(self) -> None:
+        """The updates that were taken last were not made: they are due again."""
+        self.owed += self.per_block
+
     def take(self) -> bool:
         """Whether a block's updates are due; if so they count as taken."""
         if self.owed < self.per_block:

@@ -21,7 +21,7 @@ class TransitionReplay:
         """`row` has the shapes of one transition."""
         self.row, self._rows_per_block = row, spec.block_plan.env_steps
         self.capacity = ring.whole_blocks(spec.replay.capacity, self._rows_per_block)
-        self._shape = (spec.updates_per_draw, spec.replay.batch_size)
+        self._shape = (spec.batches_per_draw, spec.replay.batch_size)
         self._sampling = spec.replay.sampling if isinstance(spec.replay.sampling, Prioritized) else None
         self.has_priorities = self._sampling is not None
 

@@ -33,6 +33,7 @@ from hotloop.spec.sections import (
     Sequence,
     Stop,
     Target,
+    Torch,
     Uniform,
 )
 from hotloop.spec.spec import SPEC_VERSION, Spec
@@ -76,6 +77,7 @@ __all__ = [
     "Staircase",
     "Stop",
     "Target",
+    "Torch",
     "Torso",
     "Uniform",
 ]

@@ -244,10 +244,28 @@ class Network(Section):
         """Whether a forward pass draws random numbers when it is given a key."""
         return self.torso.is_random or self.head.is_random
 
+    @property
+    def is_image(self) -> bool:
+        """Whether learning is mostly convolutions."""
+        return self.torso.record.is_image
+
 
 class CustomNetwork(Section):
-    """A module of the user's own, given from Python: `hotloop.train(spec, network=module)`."""
+    """A network of your own: one that a plug-in registers (`plugins: [my_module]`, `hotloop.register_network`), or one
+    given from Python (`hotloop.train(spec, network=module)`), which is given again to whatever loads the run."""
 
     kind: Literal["custom"]
     name: str
-    """What the module was called, for the record; the module itself is never loaded from a file."""
+    """Under which it is registered. Of one given from Python: what it was called; it is never loaded from a file."""
+    options: dict[str, object] = Field(default={})
+    """Passed to the class or function that is registered."""
+
+    @property
+    def record(self) -> registry.NetworkRecord | None:
+        """What the registry knows of it; None if it was given from Python."""
+        return registry.NETWORKS[self.name] if registry.is_known(registry.NETWORKS, self.name) else None
+
+    @property
+    def is_image(self) -> bool:
+        """Whether learning is mostly convolutions; of one given from Python nothing is known."""
+        return self.record is not None and self.record.is_image

@@ -45,6 +45,9 @@ def load_spec(
     data = _read(source)
     for path, value in (overrides or {}).items():
         _set(data, path, value)
+    sections = {path.partition(".")[0] for path in overrides or {}}
+    if "engine" in sections and data["engine"] != "torch" and "torch" not in sections:
+        data.pop("torch", None)  # how the engine works that stood there before
     if imports_plugins:
         plugins.import_named(plugins_in(data), plugins.current_folder())
     return parse_spec(data)

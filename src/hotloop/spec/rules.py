@@ -26,6 +26,7 @@ NOT_ON_POLICY = {
     "replay": "on_policy learns without a replay; leave replay out",
     "target": "on_policy learns without a target net; leave target out",
     "updates_per_step": "with on_policy, epochs x minibatches say how much is learned; leave updates_per_step out",
+    "learn_every": "with on_policy, its steps say how much is collected at a time; leave learn_every out",
 }
 
 
@@ -62,6 +63,11 @@ def _names(spec: "Spec") -> Iterator[Rule]:
         yield name not in names, f"unknown {what} '{name}'; {registry.nearest(name, list(names))}"
     for choice, reason in registry.ENGINES[spec.engine].refuses.items():
         yield _is_chosen(spec, choice), f"{choice} with engine {spec.engine}: {reason}"
+
+    yield (
+        spec.engine != "torch" and spec.torch.mode != "auto",
+        f"torch.mode is {spec.torch.mode}, but the engine is {spec.engine}; add engine: torch, or leave it out",
+    )
 
 
 def _composed(spec: "Spec") -> Network:
@@ -138,6 +144,10 @@ def _memory(spec: "Spec") -> Iterator[Rule]:
         "network.core learns with head scalar, without noise and Munchausen; use those",
     )
     yield (
+        has_core and replay.updates_per_batch > 1,
+        "network.core takes one gradient step on each batch of sequences; leave replay.updates_per_batch out",
+    )
+    yield (
         has_core and (replay.sampling.kind != "uniform" or replay.n_step > 1 or network.torso.normalizes_batches),
         "network.core learns from sequences that are drawn uniformly, step by step, without batch "
         "normalization; use sampling: uniform, n_step: 1, normalization: none or layer",
@@ -168,6 +178,11 @@ def _batches(spec: "Spec") -> Iterator[Rule]:
 def _sizes(spec: "Spec") -> Iterator[Rule]:
     block = spec.block_plan  # raises when the ratio fits no block
     replay = spec.replay
+    yield (
+        block.updates % replay.updates_per_batch != 0,
+        f"replay.updates_per_batch is {replay.updates_per_batch}, but a block has {block.updates} gradient step(s); "
+        "use a divisor of that, or a longer block (learn_every)",
+    )
     yield (
         replay.batch_size > replay.capacity,
         f"replay.batch_size is {replay.batch_size} but replay.capacity is {replay.capacity}; "

@@ -12,6 +12,16 @@ from hotloop.spec.schedules import Constant, Linear, Schedule
 from hotloop.spec.section import PositiveInt, Section, or_kind
 
 
+class Torch(Section):
+    """How engine torch works; the other engine does not look here."""
+
+    mode: Literal["auto", "eager", "compiled"] = "auto"
+    """eager: operation by operation. compiled: up to eight gradient steps in one program; compiling takes half a minute
+    the first time, and needs a C++ compiler on a CPU. auto: the faster one for as many steps as the run has, as
+    measured before it begins; its `spec.yaml` says which, so that it is resumed to the same bits. Two runs of one spec
+    may measure differently and then differ in their last digits: name the mode where that matters."""
+
+
 class Env(Section):
     """Where experience comes from."""
 
@@ -190,6 +200,8 @@ class Replay(Section):
     """Env steps collected before the first gradient step."""
     batch_size: PositiveInt = 64
     """Transitions per gradient step."""
+    updates_per_batch: PositiveInt = 1
+    """Gradient steps taken on each batch, one after the other, before the next one's turn."""
     sampling: Annotated[Annotated[Uniform | Prioritized, Field(discriminator="kind")], or_kind("uniform")] = Uniform()
     """Which transitions are drawn."""
     n_step: int = Field(default=1, ge=1, le=64)

@@ -25,6 +25,7 @@ from hotloop.spec.sections import (
     Replay,
     Stop,
     Target,
+    Torch,
 )
 
 SPEC_VERSION = 1
@@ -45,8 +46,8 @@ class Spec(Section):
     description: str = ""
     """One line for people."""
     plugins: Annotated[tuple[Annotated[str, Field(pattern=f"^{MODULE_NAME.pattern}$")], ...], Field(strict=False)] = ()
-    """Modules of your own that register heads, torsos or device envs: imported before the rest is read, from the
-    current folder too. Those of installed packages need not be named."""
+    """Modules of your own that register heads, torsos, networks or device envs: imported before the rest is read, from
+    the current folder too. Those of installed packages need not be named."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Same spec, seed and machine: same result, bit for bit."""
     seeds: int = Field(default=1, ge=1, le=256)
@@ -55,6 +56,8 @@ class Spec(Section):
     interquartile mean of the seeds, `stop.episodes` by each seed."""
     engine: str = "jax"
     """Who does the array maths."""
+    torch: Torch = Torch()
+    """How engine torch works."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Numbers in which networks compute. Weights, targets and priorities are float32 in any case; float16 scales its
     loss so that small gradients do not vanish."""
@@ -64,6 +67,9 @@ class Spec(Section):
     """How experience flows to the learner; auto chooses by the env and says so."""
     updates_per_step: float = Field(default=0.25, gt=0, le=1000)
     """Replay ratio: gradient steps per transition, below or above 1."""
+    learn_every: PositiveInt | None = None
+    """Env steps between two turns of learning, each of as many gradient steps as `updates_per_step` makes of them: a
+    multiple of the fewest that the ratio allows; null is these."""
     discount: float = Field(default=0.99, ge=0, le=1)
     """γ. Only a terminated episode cuts the bootstrap, never a truncated one."""
     env: Env = Env()
@@ -108,6 +114,14 @@ class Spec(Section):
             raise ValueError(reason)
         return self
 
+    def with_field(self, path: str, value: object) -> Self:
+        """The same spec with one field given."""
+        name, _, rest = path.partition(".")
+        if rest:
+            section: Section = getattr(self, name)
+            value = section.model_copy(update={rest: value})
+        return self.model_copy(update={name: value})
+
     @property
     def members(self) -> Members:
         """Who is trained side by side."""
@@ -119,7 +133,7 @@ class Spec(Section):
         if self.on_policy is not None:
             learned = self.on_policy.epochs * self.on_policy.minibatches
             return BlockPlan(self.env.num_envs, self.on_policy.steps, learned)
-        return plan_block(self.updates_per_step, self.env.num_envs)
+        return plan_block(self.updates_per_step, self.env.num_envs, self.learn_every)
 
     @property
     def learns_from(self) -> LearnsFrom:
@@ -131,14 +145,19 @@ class Spec(Section):
     @property
     def sees_images(self) -> bool:
         """Whether learning is mostly convolutions."""
-        return isinstance(self.network, Network) and self.network.torso.record.is_image
+        return self.network.is_image
 
     @property
     def updates_per_draw(self) -> int:
         """Gradient steps whose batches are drawn at once: a block's, or with priorities a divisor of their number."""
-        updates, sampling = self.block_plan.updates, self.replay.sampling
-        most = sampling.updates_per_draw if isinstance(sampling, Prioritized) else updates
-        return max(size for size in range(1, min(most, updates) + 1) if updates % size == 0)
+        updates, sampling, each = self.block_plan.updates, self.replay.sampling, self.replay.updates_per_batch
+        most = max(sampling.updates_per_draw, each) if isinstance(sampling, Prioritized) else updates
+        return max(size for size in range(each, min(most, updates) + 1, each) if updates % size == 0)
+
+    @property
+    def batches_per_draw(self) -> int:
+        """Batches drawn at once."""
+        return self.updates_per_draw // self.replay.updates_per_batch
 
     @property
     def exploration_schedule(self) -> AnySchedule:

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from hotloop import registry
+from hotloop.engines.building import estimates_of, head_of, torso_of
 from hotloop.engines.draws import PASSES, Draw, Draws, Wanted
-from hotloop.engines.jax.building import head_of, torso_of
+from hotloop.engines.jax import own
 from hotloop.engines.jax.flat import Layout
 from hotloop.engines.jax.modules import (
     Functions,
@@ -28,9 +28,8 @@ from hotloop.engines.jax.optimizers import Moments, gradient_transform
 from hotloop.engines.networks import RUNNING, HeadOutput, TargetOutputs, noise_size
 from hotloop.engines.protocol import Engine, EngineOf, opaque
 from hotloop.experience import METRICS, Aimed, Item, Sequences
-from hotloop.learning import exploration, schedules, targets
-from hotloop.learning.estimates import Estimate
-from hotloop.spec import Boltzmann, CustomNetwork, Head, Network, ScalarHead, Spec
+from hotloop.learning import exploration, loss_scale, schedules, targets
+from hotloop.spec import Boltzmann, Network, ScalarHead, Spec
 from hotloop.trees import Shapes
 
 
@@ -58,7 +57,8 @@ Batch = Item[jax.Array] | Aimed[jax.Array] | Sequences[jax.Array]
 """What one gradient step learns from; sequences are those of a `RecurrentEngine`."""
 
 
-FIRST_LOSS_SCALE, UPDATES_TO_DOUBLE_IT = 2.0**15, 2_000
+QUICKLY: dict[str, str | bool] = {"xla_backend_optimization_level": "0", "xla_cpu_use_fusion_emitters": False}
+"""How XLA compiles in a third of the time what is run once."""
 
 
 class JaxEngine:
@@ -75,7 +75,7 @@ class JaxEngine:
         self.num_actions = num_actions
         self._network = self._make_network(network)
         self._head = spec.network.head if isinstance(spec.network, Network) else ScalarHead()
-        self._estimates = _estimates(spec, self._head)
+        self._estimates = estimates_of(spec, self._head, jnp, jax.lax.stop_gradient)
         self.is_random = isinstance(spec.network, Network) and spec.network.is_random
         self._dtype = jnp.dtype(spec.precision)
         self._transform = gradient_transform(spec.optimizer)
@@ -85,13 +85,37 @@ class JaxEngine:
         self.layout, self._noise_size = Layout(params), noise_size(params)
         self._is_average = self._where_averages()
         self._by_batch = _sharding(spec.devices)
-        q_shape = jax.eval_shape(
-            self.q_values, jax.ShapeDtypeStruct((self.layout.size,), self.layout.dtype), self._obs_1
-        ).shape
-        if q_shape != (1, num_actions):
+        self._refuse_wrong_output(1)
+        if network is not None:
+            self._refuse_wrong_output(2)
+            self._refuse_not_finite()
+
+    def _refuse_wrong_output(self, count: int) -> None:
+        """A network gives one Q-value per action, for so many observations."""
+        vector = jax.ShapeDtypeStruct((self.layout.size,), self.layout.dtype)
+        q_shape = jax.eval_shape(self.q_values, vector, self._obs(count)).shape
+        if q_shape != (count, self.num_actions):
             raise ValueError(
-                f"the network returns shape {q_shape} for one observation, expected (1, {num_actions}): "
-                "one Q-value per action"
+                f"the network returns shape {q_shape} for {count} observation(s), expected "
+                f"({count}, {self.num_actions}): one Q-value per action"
+            )
+
+    def _refuse_not_finite(self) -> None:
+        """Nor is one of them NaN, with a network's first weights: of ours that is known."""
+
+        def first(key: jax.Array) -> jax.Array:
+            return self.q_values(self.layout.flatten(self._fresh(key)), self._obs_1)
+
+        key = jax.random.key(0)
+        program = jax.jit(first).lower(key)
+        try:
+            compiled = program.compile(QUICKLY if jax.default_backend() == "cpu" else {})
+        except Exception:  # of an XLA that has no such options
+            compiled = program.compile()
+        q_1A = np.asarray(compiled(key))  # sync
+        if not np.isfinite(q_1A).all():
+            raise ValueError(
+                f"the network returns {q_1A.tolist()} for an observation of zeros; expected finite Q-values"
             )
 
     def on_host(self) -> Engine:
@@ -106,12 +130,12 @@ class JaxEngine:
         params = self.layout.flatten(self._fresh(key))
         target = jnp.array(params, copy=True) if self.has_target else jnp.zeros((0,), params.dtype)
         updates, skipped, in_a_row, held = (jnp.zeros((), jnp.int32) for _ in range(4))  # each is donated by itself
-        scale = LossScale(jnp.float32(FIRST_LOSS_SCALE), held) if self.spec.precision == "float16" else ()
+        scale = LossScale(jnp.float32(loss_scale.FIRST), held) if self.spec.precision == "float16" else ()
         return LearnerState(params, target, self._transform.init(params), updates, skipped, in_a_row, scale)
 
     def _make_network(self, network: Module | None) -> Functions:
         """The network of the spec, or the user's own."""
-        return _composed(self.spec, self.num_actions) if network is None else _of_the_user(network)
+        return _composed(self.spec, self.num_actions) if network is None else own.functions_of(network)
 
     def _fresh(self, key: jax.Array) -> Params:
         """A network's own tree of first weights."""
@@ -200,7 +224,8 @@ class JaxEngine:
         key: jax.Array | None = None,
         draws_K: Draws[jax.Array] | None = None,
     ) -> tuple[LearnerState, jax.Array, jax.Array]:
-        """K gradient steps on K batches (leading axes K, B); returns TD errors (K, B) and METRICS sums.
+        """Gradient steps on K batches (leading axes K, B), `replay.updates_per_batch` on each; returns the TD errors
+        (K, B) of the last step on each, and METRICS sums.
 
         `weight_KB` scales the loss of each sample (importance weights of a prioritised replay); networks that draw
         noise or quantiles take a `key`, or what was drawn for them.
@@ -209,9 +234,13 @@ class JaxEngine:
             batches, weight_KB = jax.lax.with_sharding_constraint((batches, weight_KB), self._by_batch)
         if self.is_random and key is None and draws_K is None:
             raise ValueError("this network draws noise or quantiles; give update a key, or the draws")
-        count = batches.a_tm1.shape[0]
+        on_each = self.spec.replay.updates_per_batch
+        count = batches.a_tm1.shape[0] * on_each
         # The target net stands still, so one forward pass does for all batches; with noise, each has its own draw.
         outputs_K = None if self.is_random else self.target_outputs_of_batches(state.target, batches)
+        if on_each > 1:
+            again = (batches, outputs_K, weight_KB)
+            batches, outputs_K, weight_KB = jax.tree.map(lambda leaf: jnp.repeat(leaf, on_each, axis=0), again)
         if key is not None and self.is_random:
             draws_K = self.draws(key, count)
 
@@ -240,7 +269,8 @@ class JaxEngine:
         since_healthy = jnp.argmax(healthy_K[::-1]).astype(jnp.int32)
         in_a_row = jnp.where(jnp.any(healthy_K), since_healthy, state.skipped_in_a_row + count)
         sums = jnp.sum(jnp.where(applied_K[:, None], metrics_KM, 0.0), axis=0)
-        return LearnerState(params, state.target, optimizer, updates, skipped, in_a_row, scale), td_KB, sums
+        learner = LearnerState(params, state.target, optimizer, updates, skipped, in_a_row, scale)
+        return learner, (td_KB if on_each == 1 else td_KB[on_each - 1 :: on_each]), sums
 
     def draws(self, key: jax.Array, count: int) -> Draws[jax.Array]:
         """Draw for so many updates (a leading axis) at once."""
@@ -463,29 +493,10 @@ def mode_of(role: str, draws: Draws[jax.Array] | None) -> Mode:
 
 
 def _composed(spec: Spec, num_actions: int) -> Functions:
-    if isinstance(spec.network, CustomNetwork):
-        raise ValueError(
-            f"this spec was trained with a network of your own ({spec.network.name}); pass it again from Python: "
-            "hotloop.load(run, network=module)"
-        )
     network = spec.network
-    return sequential(torso=torso_of(network, spec.engine), head=head_of(network, spec.engine, num_actions))
-
-
-def _of_the_user(network: Module) -> Functions:
-    if not all(callable(getattr(network, name, None)) for name in ("init", "apply")):
-        raise ValueError(
-            f"{type(network).__qualname__} has no init(key, obs_B) and apply(params, obs_B), which a flax module has; "
-            "a torch.nn.Module is for engine torch"
-        )
-    return Functions(network.init, lambda params, obs_B, mode: HeadOutput(network.apply(params, obs_B)))
-
-
-def _estimates(spec: Spec, head: Head) -> Estimate:
-    """The maths of what the head says."""
-    make = registry.imported(head.record.estimates)
-    estimate: Estimate = make(head, spec.loss, xp=jnp, constant=jax.lax.stop_gradient)
-    return estimate
+    assert isinstance(network, Network)  # one of the user's own would have been given
+    torso, head = torso_of(network, spec.engine), head_of(network, spec.engine, num_actions)
+    return sequential(torso=Functions(*torso), head=Functions(*head))
 
 
 def _sharding(devices: int) -> NamedSharding | None:
@@ -502,11 +513,9 @@ def _rescaled(scale: Scale, finite: jax.Array) -> Scale:
     """Halve the scale of a loss that overflowed; double it when it has held for long."""
     if not scale:
         return scale
-    is_due = scale.held + 1 >= UPDATES_TO_DOUBLE_IT
-    factor = jnp.where(finite, jnp.where(is_due, scale.factor * 2, scale.factor), jnp.maximum(scale.factor / 2, 1.0))
-    return LossScale(factor, jnp.where(finite & ~is_due, scale.held + 1, 0))
+    return LossScale(*loss_scale.rescaled(scale.factor, scale.held, finite, xp=jnp))
 
 
 def _is_only_overflow(scale: Scale, finite: jax.Array) -> jax.Array | None:
     """Whether a skipped update may only have been scaled too far: no sign of divergence yet."""
-    return ~finite & (scale.factor > 1.0) if scale else None
+    return loss_scale.is_only_overflow(scale.factor, finite) if scale else None

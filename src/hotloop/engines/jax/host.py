@@ -8,7 +8,7 @@ import numpy as np
 from hotloop.engines.draws import Draw, Draws
 from hotloop.engines.jax.engine import JaxEngine, LearnerState
 from hotloop.engines.jax.modules import Module
-from hotloop.engines.protocol import Counts, Learned, Policy
+from hotloop.engines.protocol import Choice, Counts, Learned, Policy
 from hotloop.experience import Item, Items
 from hotloop.spec import Network, Spec
 from hotloop.trees import Arrays, Form, Shapes, leaves
@@ -71,6 +71,14 @@ class JaxOnHost:
     def wanted_to_act(self, num_envs: int) -> dict[str, Draw] | None:
         """Draws that a policy takes to explore; None if nothing is left to chance."""
         return self.engine.wanted_to_act(num_envs) or None
+
+    def prepare(self, items_KB: Items, weight_KB: np.ndarray | None, draws: Arrays) -> Choice | None:
+        """Compile the update."""
+        self.update(self.init(0), items_KB, weight_KB, 0.0, 0, draws)
+        return None
+
+    def close(self) -> None:
+        """Nothing outlives a run."""
 
     def put(self, batches: Form) -> Form:
         """Bring batches to the device; done when it returns."""

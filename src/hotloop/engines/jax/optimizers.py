@@ -1,5 +1,6 @@
 """Optimisers on the flat vector, as optax transformations without the learning rate (it is an input)."""
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -69,8 +70,13 @@ def scale_by_adam(beta1: float, beta2: float, eps: float) -> GradientTransform:
         # Computed once and stored, instead of once more inside the loop that makes the step.
         mean, square = jax.lax.optimization_barrier((mean, square))
         t = steps.astype(gradient.dtype)
-        root = jnp.sqrt(1 - beta2**t)
-        step = (root / (1 - beta1**t)) * mean / (jnp.sqrt(square) + eps * root)
+        root = jnp.sqrt(_rest(beta2, t))
+        step = (root / _rest(beta1, t)) * mean / (jnp.sqrt(square) + eps * root)
         return step, AdamState(steps, mean, square)
 
     return GradientTransform(init, update)
+
+
+def _rest(beta: float, t: jax.Array) -> jax.Array:
+    """1 - beta^t, of which float32 would lose four digits for the first t: beta is near 1, and so is beta^t."""
+    return -jnp.expm1(t * (math.log(beta) if beta else -math.inf))

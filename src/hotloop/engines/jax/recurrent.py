@@ -10,9 +10,9 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 
+from hotloop.engines.building import head_of, torso_of
 from hotloop.engines.draws import Draws
 from hotloop.engines.jax import cores
-from hotloop.engines.jax.building import head_of, torso_of
 from hotloop.engines.jax.engine import Batch, JaxEngine, LearnerState
 from hotloop.engines.jax.modules import ACTING, Functions, Inputs, Module, Params
 from hotloop.engines.networks import HeadOutput, TargetOutputs
@@ -30,9 +30,9 @@ class RecurrentEngine(JaxEngine):
         if network is not None or not isinstance(section, Network) or section.core is None or sequence is None:
             raise ValueError("memory is for networks with a core and replay.sequence, not for one of your own")
         self._burn_in = sequence.burn_in
-        self._torso: Functions = torso_of(section, spec.engine)
+        self._torso = Functions(*torso_of(section, spec.engine))
         self._core: cores.RecurrentModule = cores.CORES[section.core.kind](section.core, section.init)
-        self._outputs: Functions = head_of(section, spec.engine, num_actions)
+        self._outputs = Functions(*head_of(section, spec.engine, num_actions))
         super().__init__(spec, obs, num_actions)
 
     def _make_network(self, network: Module | None) -> Functions:

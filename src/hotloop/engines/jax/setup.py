@@ -4,8 +4,8 @@ import ctypes
 import os
 import sys
 from itertools import pairwise
-from pathlib import Path
 
+from hotloop.engines.program_cache import program_cache
 from hotloop.spec import Network, Spec
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of <malloc.h>
@@ -67,7 +67,7 @@ def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, str]:
 
     if steps_meanwhile:  # the update runs on the thread that asks for it, and acting never waits behind it
         jax.config.update("jax_cpu_enable_async_dispatch", False)
-    jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
+    jax.config.update("jax_compilation_cache_dir", str(program_cache("xla")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return {"threads": said, "device": jax.devices()[0].device_kind, "backend": jax.default_backend()}
@@ -85,14 +85,6 @@ def _keep_large_memory() -> None:
         return
     for option, value in ((_MMAP_THRESHOLD, 2**31 - 1), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 256 << 20)):
         mallopt(option, value)
-
-
-def cache_folder() -> Path:
-    """Where compiled programs are kept between runs."""
-    if "HOTLOOP_CACHE" in os.environ:
-        return Path(os.environ["HOTLOOP_CACHE"])
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "hotloop" / "xla"
 
 
 def _already_running() -> bool:

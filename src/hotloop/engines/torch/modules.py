@@ -143,7 +143,7 @@ def dense_layers(
 def dense(layer: Params, x_BI: torch.Tensor, mode: Mode) -> torch.Tensor:
     """One dense layer, noisy if it has learned how much; between batch and inputs there may be another axis."""
     kernel, bias = layer["kernel"], layer.get("bias")
-    x_BI = x_BI.to(kernel.dtype)
+    x_BI = widened(x_BI, kernel)
     if "kernel_noise" not in layer or not mode.is_random or mode.role != "act":
         if bias is None:
             return x_BI @ kernel
@@ -153,6 +153,11 @@ def dense(layer: Params, x_BI: torch.Tensor, mode: Mode) -> torch.Tensor:
     in_BI, out_BO = noise_BT.split(list(kernel.shape), dim=-1)
     y_BO = x_BI @ kernel + ((x_BI * in_BI) @ layer["kernel_noise"]) * out_BO
     return y_BO if bias is None else y_BO + bias + layer["bias_noise"] * out_BO
+
+
+def widened(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+    """In the numbers of the weights, unless autocast has taken half of the bits and will do so again."""
+    return x if x.dtype in (torch.bfloat16, torch.float16) else x.to(kernel.dtype)
 
 
 def perturbed(params: Params, noise_T: torch.Tensor) -> Params:

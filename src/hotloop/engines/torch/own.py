@@ -1,62 +1,59 @@
 """A network of the user's own: any `torch.nn.Module` that gives one Q-value per action.
 
-An instance begins with the weights it has; a class is called without arguments, and begins with what that makes.
-Modules run as in `eval()`. Weights that do not require a gradient stay as they are.
+An instance begins with the weights it has; a class is called without arguments, one that is registered with the options
+of the spec, and begins with what that makes. Modules run as in `eval()`. Weights that do not require a gradient stay as
+they are.
 """
 
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from hotloop.engines.networks import HeadOutput
+from hotloop.engines.registered import RegisteredNetwork, what_is
 from hotloop.engines.torch.modules import Functions, Inputs, Mode, Params
-from hotloop.errors import SpecError
+from hotloop.errors import SpecError, said
 
-EXPECTED = "expected a torch.nn.Module, or a class of them that takes no arguments"
+EXPECTED = "expected a torch.nn.Module, or a class of them that takes no arguments; a flax module is for engine jax"
 
 
-def functions_of(network: object) -> Functions:
-    """The user's module as functions of its weights."""
+class OwnNetwork(NamedTuple):
+    """The user's module as functions of its weights, and the names of those that are not learned."""
+
+    functions: Functions
+    frozen: set[str]
+
+
+def own_network(network: object) -> OwnNetwork:
+    """What a module, or what makes one, is to an engine."""
     form = _made(network, seed=0)
+    # Weights are lent to a module while it runs. One that acts may do so while another learns, on another thread.
+    acting = copy.deepcopy(form)
     frozen = {name for name, leaf in form.named_parameters() if not leaf.requires_grad}
 
     def init(random: torch.Generator, obs_B: Inputs) -> Params:
         del obs_B
-        made = form if not isinstance(network, type) else _made(network, seed=random.initial_seed())
+        is_made_anew = isinstance(network, type | RegisteredNetwork)
+        made = _made(network, seed=random.initial_seed()) if is_made_anew else form
         return _nested({name: leaf.detach().cpu() for name, leaf in made.named_parameters()})
 
     def apply(params: Params, obs_B: Inputs, mode: Mode) -> HeadOutput[torch.Tensor]:
-        del mode
         flat = _flat(params)
         given = {name: leaf.detach() if name in frozen else leaf for name, leaf in flat.items()}
-        return HeadOutput(torch.func.functional_call(form, given, (obs_B,)))
+        q_BA = torch.func.functional_call(acting if mode.role == "act" else form, given, (obs_B,))
+        if not isinstance(q_BA, torch.Tensor):
+            raise SpecError(f"the network returns {what_is(q_BA)}, expected a tensor: one Q-value per action")
+        return HeadOutput(q_BA)
 
-    return Functions(init, apply)
-
-
-def frozen_names(network: object) -> set[str]:
-    """Names of weights that are not learned, as the engine names them."""
-    form = _made(network, seed=0)
-    return {name.replace(".", "/") for name, leaf in form.named_parameters() if not leaf.requires_grad}
+    return OwnNetwork(Functions(init, apply), {name.replace(".", "/") for name in frozen})
 
 
 def _made(network: object, seed: int) -> torch.nn.Module:
-    """An instance of our own."""
-    if isinstance(network, torch.nn.Module):
-        module = copy.deepcopy(network)
-    elif isinstance(network, type) and issubclass(network, torch.nn.Module):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            try:
-                module = network()
-            except Exception as error:  # whatever the user's own code raises
-                raise SpecError(
-                    f"{network.__qualname__}() raised {type(error).__name__}: {error}; give an instance"
-                ) from error
-    else:
-        name = network.__qualname__ if isinstance(network, type) else type(network).__qualname__
-        raise SpecError(f"the network is {name}, {EXPECTED}")
+    """An instance of our own, with weights that do not depend on what else was drawn."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = _instance(network)
     for part in module.modules():
         if isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and part.track_running_stats:
             raise SpecError(
@@ -69,6 +66,24 @@ def _made(network: object, seed: int) -> torch.nn.Module:
     if not any(True for _ in module.parameters()):
         raise SpecError(f"{type(module).__qualname__} has no weights; there is nothing to learn")
     return module.eval()
+
+
+def _instance(network: object) -> torch.nn.Module:
+    if isinstance(network, torch.nn.Module):
+        return copy.deepcopy(network)
+    if isinstance(network, RegisteredNetwork):
+        made = network.make()
+        if not isinstance(made, torch.nn.Module):
+            raise SpecError(
+                f"{network} made {what_is(made)}, expected a torch.nn.Module; a flax module is for engine jax"
+            )
+        return made
+    if not (isinstance(network, type) and issubclass(network, torch.nn.Module)):
+        raise SpecError(f"the network is {what_is(network)}, {EXPECTED}")
+    try:
+        return network()
+    except Exception as error:  # whatever the user's own code raises
+        raise SpecError(f"{network.__qualname__}() raised {said(error)}; give an instance") from error
 
 
 def _nested(named: dict[str, torch.Tensor]) -> Params:

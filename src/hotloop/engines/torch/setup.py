@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from hotloop.engines.program_cache import program_cache
 from hotloop.errors import SpecError
 from hotloop.spec import Network, Spec
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 DEVICE = "HOTLOOP_TORCH_DEVICE"
 """Names the device: cpu, cuda or cuda:1. Without it, it is the first GPU if there is one."""
+_PROGRAMS = "TORCHINDUCTOR_CACHE_DIR"
+"""Where Inductor keeps what it compiles; by itself it would choose a folder below /tmp."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 WORTH_A_POOL = 12_000_000
 """Multiplications of a layer from which on all cores work on it; below, they would wait for each other."""
@@ -31,6 +34,7 @@ def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, str]:
         said = f"{threads} (chosen for this network)"
     else:
         said = f"{chosen}={os.environ[chosen]}"
+    os.environ.setdefault(_PROGRAMS, str(program_cache("torch")))
     device = choose_device()
     if device.type == "cuda":  # should JAX start as well, for a device env, it leaves the GPU's memory to torch
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -43,7 +47,20 @@ def refuse(spec: Spec) -> None:
     if find_spec("torch") is None:
         raise SpecError("engine torch needs PyTorch, which is not installed; pip install 'hotloop[torch]'")
     if spec.devices > 1:
-        raise SpecError(f"devices is {spec.devices}, but engine torch learns on one; leave it out, or use engine jax")
+        _refuse_devices(spec)
+
+
+def _refuse_devices(spec: Spec) -> None:
+    if spec.torch.mode == "compiled":
+        raise SpecError(
+            f"torch.mode is compiled, but devices is {spec.devices}: a program does not wait for another device in "
+            "its midst; use torch.mode eager, or devices: 1"
+        )
+    if isinstance(spec.network, Network) and spec.network.torso.normalizes_batches:
+        raise SpecError(
+            f"normalization: batch with devices: {spec.devices}: each would normalize its share by itself; use layer, "
+            "or engine jax"
+        )
 
 
 def choose_device() -> "torch.device":
@@ -70,13 +87,13 @@ def choose_device() -> "torch.device":
 def choose_threads(spec: Spec) -> int:
     """One thread for small networks (handing work to a pool costs more than the work), all for large ones.
 
-    One for a network of the user's own, of which nothing is known: OMP_NUM_THREADS says otherwise.
+    One for a network of the user's own, unless its record says that it sees images: OMP_NUM_THREADS says otherwise.
     """
     network, batch = spec.network, spec.replay.batch_size
-    if not isinstance(network, Network):
-        return 1
     if spec.sees_images:
         return os.cpu_count() or 1
+    if not isinstance(network, Network):
+        return 1
     widths = [*(network.torso.dense_widths or ()), *network.head.hidden]
     rows = batch * network.head.rows_per_sample
     is_large = any(rows * a * b >= WORTH_A_POOL for a, b in pairwise(widths))

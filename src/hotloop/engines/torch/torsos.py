@@ -16,6 +16,7 @@ from hotloop.engines.torch.modules import (
     init_layer,
     sequential,
     stateless,
+    widened,
 )
 from hotloop.spec import Cnn, Impala, Mlp
 from hotloop.trees import leaves
@@ -136,7 +137,7 @@ def _init_convolution(random: torch.Generator, kernel: int, fan: int, channels: 
 def _convolve(x_BHWC: torch.Tensor, layer: Params, stride: int, *, is_padded: bool) -> torch.Tensor:
     """A convolution with a kernel (H, W, in, out); torch takes the axes in another order, without a copy."""
     kernel = layer["kernel"]
-    x_BCHW = x_BHWC.to(kernel.dtype).permute(0, 3, 1, 2)
+    x_BCHW = widened(x_BHWC, kernel).permute(0, 3, 1, 2)
     if is_padded:
         x_BCHW = functional.pad(x_BCHW, _same(x_BCHW, kernel.shape[0], stride))
     out_BCHW = functional.conv2d(x_BCHW, kernel.permute(3, 2, 0, 1), layer.get("bias"), stride)

@@ -1,0 +1,84 @@
+"""The engine's own profiler on a run that has ended and is saved: a trace of a few blocks more, which nothing keeps."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple
+
+from hotloop import registry
+from hotloop.engines.tracing import Trace
+from hotloop.pipelines.session import Session
+from hotloop.plain import Figures
+from hotloop.progress import Reporter
+from hotloop.replay.plan import readable
+from hotloop.runs.folder import RunFolder
+
+FIRST = 2
+"""Blocks of the first piece: in one alone, no gradient step may be due."""
+GROWTH = 8
+"""How many times as long the next piece is at most."""
+SECONDS = 2.0
+"""What a piece may take, with writing it: that takes ten times as long as the work where operations are small."""
+MOST_BYTES = 32 << 20
+"""What a trace may weigh, with all that its profiler writes."""
+
+Tracer = Callable[[Path], AbstractContextManager[Trace]]
+"""As `EngineRecord.trace` names it."""
+
+
+class Piece(NamedTuple):
+    """A traced piece of a run."""
+
+    blocks: int
+    seconds: float  # with writing it
+    bytes: int
+    path: Path  # of what Perfetto opens
+
+
+def trace_run(session: Session, engine: str, folder: RunFolder, result: Figures, reporter: Reporter) -> Path | None:
+    """Leave `trace/` in the run's folder; returns the file in it to open, or None: then it has said why."""
+    try:
+        with (
+            reporter.busy(f"tracing by the profiler of engine {engine}"),
+            tempfile.TemporaryDirectory(prefix=".trace-", dir=folder.path, ignore_cleanup_errors=True) as drafts,
+        ):
+            tracer: Tracer = registry.imported(registry.ENGINES[engine].trace)
+            piece, draft = _longest_piece(session, tracer, Path(drafts))
+            place = draft.rename(folder.path / "trace")
+    except OSError as error:
+        result["disk_error"] = said = f"the trace could not be written: {error}"
+        reporter.warn(said)
+        return None
+    except Exception as error:  # of a profiler that does not work here, or an env that fails now: the run is saved
+        first_line = str(error).strip().partition("\n")[0]
+        reporter.warn(f"no trace: {type(error).__name__}: {first_line}")
+        return None
+    reporter.say(f"traced {piece.blocks:,} blocks more than the run had: {readable(piece.bytes)} in {place}")
+    return place / piece.path.relative_to(draft)
+
+
+def _longest_piece(session: Session, tracer: Tracer, drafts: Path) -> tuple[Piece, Path]:
+    """Trace longer and longer pieces, until the next would take too long or be too large; the last, and its folder."""
+    blocks = FIRST
+    while True:
+        draft = drafts / str(blocks)
+        piece = _traced(session, tracer, draft, blocks)
+        more = int(blocks * min(GROWTH, SECONDS / piece.seconds, MOST_BYTES / piece.bytes))
+        if more < 2 * blocks:
+            return piece, draft
+        shutil.rmtree(draft)
+        blocks = more
+
+
+def _traced(session: Session, tracer: Tracer, folder: Path, blocks: int) -> Piece:
+    """Run so many blocks while the profiler looks on; its start, which may take seconds once, is not counted."""
+    session.forget_episodes()
+    with tracer(folder) as trace, session.spans.marked(lambda stage: trace.region(f"hotloop: {stage}")):
+        began = time.perf_counter()
+        session.advance(blocks)
+        session.read()  # sync
+    seconds = time.perf_counter() - began
+    return Piece(blocks, seconds, sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()), trace.path)

@@ -60,6 +60,15 @@ class Agent:
         action_B, memory = self.engine.remember(self.weights, memory, obs_B)
         return (int(action_B[0]) if is_single else action_B), memory
 
+    @property
+    def params(self) -> object:
+        """The trained weights as your own network takes them, to be used without hotloop.
+
+        With engine torch a `state_dict` (`module.load_state_dict(agent.params)`), with engine jax the tree of a flax
+        module (`module.apply(agent.params, obs_B)`). Of a network of ours, the same by its own names.
+        """
+        return self.engine.as_given(self.weights)
+
     def _refuse_memory(self, what: str) -> None:
         if self.spec.replay.sequence is not None:
             raise SpecError(

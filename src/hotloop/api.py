@@ -284,8 +284,8 @@ def resume(
     folder, own = _open(run), _own_of(run, network, own_env, {})
     folder.require_resumable()
     spec = _spec_of(folder, {"stop.steps": steps} if steps is not None else {}, trust, own.env)
-    if spec.engine == "torch" and spec.torch.mode == "auto":  # it was made before there were modes
-        spec = spec.with_field("torch.mode", "eager")
+    if spec.engine == "torch":
+        spec = _with_mode(spec, folder, moves_end=steps is not None)
     folder.require_writable()
     reporter = reporter or Silent()
     checkpoint = folder.newest_checkpoint(reporter.warn)
@@ -297,6 +297,14 @@ def resume(
 
         driver = Driver(assembly, InFolder(folder, reporter.warn, spec.log.checkpoints), reporter, heard)
         return _ended(driver, driver.resume(*checkpoint, moves_end=steps is not None))
+
+
+def _with_mode(spec: Spec, folder: RunFolder, *, moves_end: bool) -> Spec:
+    """The mode that a resumed run had, to go on to the same bits; one chosen for a shorter run is chosen again."""
+    field, chosen = "torch.mode", folder.read_facts().get("chosen")
+    if moves_end and spec.torch.mode == "eager" and isinstance(chosen, list) and field in chosen:
+        return spec.with_field(field, "auto")
+    return spec.with_field(field, "eager") if spec.torch.mode == "auto" and not moves_end else spec
 
 
 def _nothing_left(folder: RunFolder, done: object, steps: int) -> str | None:

@@ -38,6 +38,8 @@ SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="a.b=c", h
 EnvOption = Annotated[str | None, typer.Option(help="Env id; alone, trains the default spec on it.")]
 StepsOption = Annotated[int | None, typer.Option(help="Env steps in all (stop.steps).")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.")]
+EngineOption = Annotated[str | None, typer.Option(help="Who does the array maths: jax or torch.")]
+PipelineOption = Annotated[str | None, typer.Option(help="How experience flows; auto by default.")]
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; must not exist.")]
 TrustOption = Annotated[bool, typer.Option("--trust", help="Import the module that a run from elsewhere names.")]
 PluginOption = Annotated[list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Import it first.")]
@@ -52,8 +54,8 @@ def train(
     steps: StepsOption = None,
     seed: SeedOption = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds trained side by side, from --seed on.")] = None,
-    engine: Annotated[str | None, typer.Option(help="Who does the array maths.")] = None,
-    pipeline: Annotated[str | None, typer.Option(help="How experience flows; auto by default.")] = None,
+    engine: EngineOption = None,
+    pipeline: PipelineOption = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say how much memory it needs, and stop.")] = False,
     out: OutOption = None,
     as_json: JsonOption = False,
@@ -89,6 +91,8 @@ def profile(
     set_: SetOption = None,
     steps: StepsOption = None,
     seed: SeedOption = None,
+    engine: EngineOption = None,
+    pipeline: PipelineOption = None,
     trace: Annotated[
         bool, typer.Option("--trace", help="Also write a trace by the profiler of JAX or PyTorch, for Perfetto.")
     ] = False,
@@ -102,7 +106,8 @@ def profile(
     from hotloop import api, registry
 
     if spec is None and env is not None and not registry.is_device_env(env):
-        unused = {"--steps": steps, "--seed": seed, "--out": out, "--trace": trace or None}
+        unused = {"--steps": steps, "--seed": seed, "--engine": engine, "--pipeline": pipeline, "--out": out}
+        unused["--trace"] = trace or None
         found = api.profile_env(env, **_env_options(_parse_set(set_ or []), unused))
         if as_json:
             from hotloop.profiling.figures import as_figures
@@ -113,7 +118,8 @@ def profile(
 
         print_functions(found, _console())
         return
-    parsed = _read_spec(spec, set_, {"env.id": env, "stop.steps": steps, "seed": seed})
+    short = {"engine": engine, "pipeline": pipeline}
+    parsed = _read_spec(spec, set_, {"env.id": env, "stop.steps": steps, "seed": seed, **short})
     _report(lambda reporter: api.profile(parsed, out=out or api.DEFAULT, trace=trace, reporter=reporter), as_json)
 
 

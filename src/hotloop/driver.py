@@ -15,7 +15,7 @@ import numpy as np
 from hotloop import evaluating, figures, final_pictures, run_plan, stopping
 from hotloop.assembly import Assembly
 from hotloop.clock import Clock, Rates, StageClock
-from hotloop.errors import DeviceFailed, EnvFailed, NotFinite, SpecError
+from hotloop.errors import DeviceFailed, EnvFailed, NetworkFailed, NotFinite, SpecError
 from hotloop.interrupts import Interrupts
 from hotloop.listeners import Audience, Checkpoint, Chunk, End, Evaluation, Listener, Log, Start
 from hotloop.narrator import Narrator
@@ -56,7 +56,8 @@ class Driver:
         """Run from the first block to a stop rule; returns the run's figures."""
         self._compile()
         self.session.begin()  # an env that is wrong from the first reset on leaves nothing behind
-        self.store.begin(self.spec, {"machine": self.assembly.machine, "pipeline": str(self.assembly.pipeline_choice)})
+        facts: Figures = {"machine": {**self.assembly.machine}, "pipeline": str(self.assembly.pipeline_choice)}
+        self.store.begin(self.spec, {**facts, "chosen": list(self.chosen)})
         return self._drive(resumed_at=None)
 
     def resume(self, arrays: dict[str, np.ndarray], facts: Figures, *, moves_end: bool = False) -> Figures:
@@ -87,11 +88,12 @@ class Driver:
 
     def _compile(self) -> None:
         started = time.perf_counter()
-        with self.reporter.busy("compiling"):
-            chosen = self.session.compile()
-        if chosen is not None:
-            self.reporter.say(str(chosen))
-            self.spec = self.spec.with_field(chosen.field, chosen.value)
+        with self.reporter.busy("warming up" if self.spec.torch.mode == "eager" else "compiling"):
+            choice = self.session.compile()
+        self.chosen = [] if choice is None else [choice.field]  # by measuring: what else `spec.yaml` says was given
+        if choice is not None:
+            self.reporter.say(str(choice))
+            self.spec = self.spec.with_field(choice.field, choice.value)
         self.compile_seconds = time.perf_counter() - started
 
     # -- the loop -------------------------------------------------------------------------------------
@@ -173,12 +175,12 @@ class Driver:
         """Do something with envs and devices; when these end the run, it is saved before."""
         try:
             return work()
-        except (NotFinite, EnvFailed, DeviceFailed, SpecError) as error:
+        except (NotFinite, EnvFailed, DeviceFailed, NetworkFailed, SpecError) as error:
             now = self.session.read()
             self._log(now)
             kept = self.store.what_was_kept(self._checkpoint(now))
             kind = EnvFailed if isinstance(error, SpecError) else type(error)  # too late for the spec to be at fault
-            nothing = "" if kind is DeviceFailed else "nothing of it was stored, and "
+            nothing = "" if kind in (DeviceFailed, NetworkFailed) else "nothing of it was stored, and "
             raise kind(f"{error} (env step {now.env_steps:,}); {nothing}{kept}") from error
 
     def _stop_if_diverged(self, host: Reading) -> None:

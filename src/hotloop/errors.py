@@ -25,6 +25,10 @@ class DeviceFailed(HotloopError):
     """One of several devices that learn together is gone; the message says which, and why. The run is saved."""
 
 
+class NetworkFailed(HotloopError):
+    """A network of the user's own raised in mid-run; the message says what. The run is saved."""
+
+
 class Diverged(HotloopError):
     """Too many updates in a row were not finite; the message says where the state was saved."""
 

@@ -44,10 +44,20 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def strangers() -> None:
+    """What other tests, in the same process of pytest, have left running is not a device."""
+    _strangers[:] = psutil.Process().children(recursive=True)
+
+
+_strangers: list[psutil.Process] = []
+
+
 def helpers() -> list[psutil.Process]:
     """Processes of other devices; what multiprocessing keeps for itself is not one."""
-    children = [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
-    return [child for child in children if "resource_tracker" not in " ".join(child.cmdline())]
+    children = [child for child in psutil.Process().children(recursive=True) if child not in _strangers]
+    living = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in living if "resource_tracker" not in " ".join(child.cmdline())]
 
 
 @pytest.mark.parametrize(

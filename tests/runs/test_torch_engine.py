@@ -15,7 +15,9 @@ from torch import nn
 
 import hotloop
 from hotloop.engines.torch import setup
+from hotloop.engines.torch.engine import TorchEngine
 from hotloop.errors import SpecError
+from hotloop.runs.folder import RunFolder
 from hotloop.spec.reading import load_spec, parse_spec
 from hotloop.trees import tree_map
 
@@ -130,12 +132,11 @@ def test_a_module_of_the_users_own_is_trained_saved_and_loaded(as_class: bool, t
     if before is not None:
         assert all(torch.equal(before[name], leaf) for name, leaf in given.state_dict().items())  # type: ignore[attr-defined]
         assert not np.array_equal(named["first/weight"], before["first.weight"].numpy()), "it was trained"
-    module = Tiny()
-    module.load_state_dict({name.replace("/", "."): torch.from_numpy(leaf) for name, leaf in named.items()})
+    agent, module = hotloop.load(run, which="last", network=given), Tiny()
+    module.load_state_dict(agent.params)  # type: ignore[arg-type]
     obs = np.full((2, 4), 0.1, np.float32)
     with torch.no_grad():
         expected = module(torch.from_numpy(obs)).numpy()
-    agent = hotloop.load(run, which="last", network=given)
     np.testing.assert_allclose(agent.q_values(obs), expected, rtol=1e-6)
 
 
@@ -175,7 +176,7 @@ def with_nan() -> nn.Module:
         (lambda: Tiny(width=3), r"returns shape \(1, 3\) for 1 observation\(s\), expected \(1, 2\)"),
         (with_nan, "expected finite Q-values"),
         (lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)), "use LayerNorm or GroupNorm"),
-        (lambda: nn.Linear(5, 2), "the network raised RuntimeError for float32"),
+        (lambda: nn.Linear(5, 2), r"the network raised RuntimeError: .*, for observations float32\(1, 4\)"),
         (lambda: nn.Linear, "give an instance"),
         (lambda: Tiny().double(), "has weights of torch.float64, expected torch.float32"),
         (lambda: object(), "expected a torch.nn.Module"),
@@ -201,6 +202,29 @@ def test_a_module_of_torch_is_refused_by_the_other_engine() -> None:
 def test_what_it_cannot_do_is_refused_with_the_reason(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_spec({**fields, "engine": "torch"})
+
+
+def test_a_mode_chosen_for_a_short_run_is_chosen_again_for_a_longer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    prepare = TorchEngine.prepare
+
+    def noted(engine: TorchEngine, *inputs: Any) -> Any:
+        asked.append(engine.spec.torch.mode)
+        return prepare(engine, *inputs)
+
+    monkeypatch.setattr(TorchEngine, "prepare", noted)
+    spec = {**SMALL, "engine": "torch"}
+    run = hotloop.train(spec, out=tmp_path / "auto", **{"stop.steps": 120})
+    assert RunFolder.open(tmp_path / "auto").read_spec().torch.mode == "eager"
+    for steps in (240, None):
+        with pytest.warns(RuntimeWarning, match="running episodes"):
+            hotloop.resume(run, steps=steps)
+    given = hotloop.train(spec, out=tmp_path / "given", **{"stop.steps": 120, "torch.mode": "eager"})
+    with pytest.warns(RuntimeWarning, match="running episodes"):
+        hotloop.resume(given, steps=240)
+    assert asked == ["auto", "auto", "eager", "eager", "eager"]
 
 
 def test_a_mode_is_for_its_engine_and_goes_with_it() -> None:

@@ -119,6 +119,9 @@ class EngineOf(Protocol[S, W]):
     def from_named(self, arrays: Mapping[str, np.ndarray]) -> W:
         """Take named arrays back, or raise ValueError naming what does not fit this network."""
 
+    def as_given(self, weights: W) -> object:
+        """Weights in the form in which a network of the user's own has them, to be used without us."""
+
     def template(self) -> S:
         """Shapes of a state: a tree of what has a shape and a dtype."""
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from hotloop.engines.draws import Draw, Draws
 from hotloop.engines.jax.engine import JaxEngine, LearnerState
-from hotloop.engines.jax.modules import Module
+from hotloop.engines.jax.modules import Module, Params
 from hotloop.engines.protocol import Choice, Counts, Learned, Policy
 from hotloop.experience import Item, Items
 from hotloop.spec import Network, Spec
@@ -130,6 +130,10 @@ class JaxOnHost:
     def from_named(self, arrays: Mapping[str, np.ndarray]) -> jax.Array:
         """Take named arrays back, or raise ValueError naming what does not fit this network."""
         return self.engine.layout.from_named(arrays)
+
+    def as_given(self, weights: jax.Array) -> Params:
+        """The tree that a flax module's `init` gives and its `apply` takes."""
+        return self.engine.layout.unflatten(weights)
 
     def template(self) -> LearnerState:
         """Shapes of a state."""

@@ -1,7 +1,7 @@
 """Acting and learning with PyTorch, on flat vectors."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +14,7 @@ from hotloop.engines.torch.devices import Recipe, Team
 from hotloop.engines.torch.gradient_steps import GradientSteps, LearnerState, Stepped, Work, fresh_state
 from hotloop.engines.torch.modules import Given, Mode
 from hotloop.engines.torch.setup import choose_device, refuse
-from hotloop.errors import SpecError
+from hotloop.errors import NetworkFailed, SpecError
 from hotloop.experience import Item, Items
 from hotloop.spec import Spec
 from hotloop.trees import Arrays, ArraySpec, Form, Shapes, tree_map
@@ -70,16 +70,28 @@ class TorchEngine:
             self.update(self.init(0), items_KB, weight_KB, 0.0, 0, draws)
             is_open = self.spec.torch.mode == "auto"
             return Choice(modes.FIELD, "eager", f"as learning is on {self.spec.devices} devices") if is_open else None
-        work, start = self._work(_with_numbers(items_KB), weight_KB, draws, learning_rate=1e-3), self.init(0)
+        start = self.init(0)
 
-        def run(steps: modes.Steps) -> Stepped:
-            stepped = steps(start, work)
-            _to_host(stepped.sums)  # sync
-            return stepped
+        def on(items: Items) -> Callable[[modes.Steps], Stepped]:
+            work = self._work(items, weight_KB, draws, learning_rate=1e-3)
+
+            def run(steps: modes.Steps) -> Stepped:
+                stepped = steps(start, work)
+                _to_host(stepped.sums)  # sync
+                return stepped
+
+            return run
 
         if self.spec.torch.mode != "auto":
-            self._steps = modes.required(self.spec, self.network, run)
+            self._steps = modes.required(self.spec, self.network, on(items_KB))
             return None
+        # Two ways to learn can be told apart by what they make of random numbers; a module of someone else's need not
+        # take any number for an observation, as one that looks something up by them.
+        try:
+            run = on(_with_numbers(items_KB))
+            run(self._steps)
+        except NetworkFailed:
+            run = on(items_KB._replace(r_t=_with_numbers(items_KB).r_t))
         self._steps, choice = modes.choose(self.spec, self.network, start.params, run)
         return choice
 
@@ -118,6 +130,10 @@ class TorchEngine:
     def from_named(self, arrays: Mapping[str, np.ndarray]) -> torch.Tensor:
         """Take named arrays back, or raise ValueError naming what does not fit this network."""
         return self.layout.from_named(arrays)
+
+    def as_given(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
+        """A `state_dict`."""
+        return self.network.state_dict(weights)
 
     def put(self, batches: Form) -> Form:
         """Bring batches to the device, bytes as bytes; on a CPU, and with several devices, they stay where they are."""
@@ -220,7 +236,7 @@ class TorchEngine:
 
 
 def _with_numbers(items_KB: Items) -> Items:
-    """Batches with random numbers for their fractions, so that two ways to learn from them can be told apart."""
+    """Batches with random numbers for their fractions."""
     random = np.random.default_rng(0)
     return tree_map(
         lambda array: random.standard_normal(array.shape, np.float32) if array.dtype == np.float32 else array, items_KB

@@ -13,9 +13,9 @@ from hotloop.engines.torch.arrays import TorchArrays, detached
 from hotloop.engines.torch.flat import Layout
 from hotloop.engines.torch.modules import Functions, Inputs, Mode, Params, perturbed, sequential
 from hotloop.engines.torch.own import own_network
-from hotloop.errors import SpecError
+from hotloop.errors import NetworkFailed, SpecError
 from hotloop.spec import Head, Network, ScalarHead, Spec
-from hotloop.trees import ArraySpec, Shapes, Specs, leaves, tree_map, zeros_of
+from hotloop.trees import ArraySpec, Shapes, Specs, named_leaves, tree_map, zeros_of
 
 NAME = "torch"
 HALVES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -29,17 +29,18 @@ class QNetwork:
     ) -> None:
         """`network` is the user's own, if any; `numbers` are those of the weights."""
         self.num_actions, self.numbers, self.device = num_actions, numbers, device
+        self._obs = cast(Specs, tree_map(lambda leaf: ArraySpec(leaf.shape, leaf.dtype), obs))
         frozen: set[str] = set()
+        self._constants: dict[str, torch.Tensor] = {}
         if network is None:
             self._functions = _composed(spec, num_actions)
         else:
-            self._functions, frozen = own_network(network)
+            self._functions, frozen, self._constants = own_network(network, self._no_obs())
         self.head: Head = spec.network.head if isinstance(spec.network, Network) else ScalarHead()
         self.xp = TorchArrays(numbers, device)
         self.maths = estimates_of(spec, self.head, self.xp, detached)
         self.is_random = isinstance(spec.network, Network) and spec.network.is_random
         self._half = HALVES[spec.precision]
-        self._obs = cast(Specs, tree_map(lambda leaf: ArraySpec(leaf.shape, leaf.dtype), obs))
         params = self.fresh(0)
         self.layout, self.noise_size = Layout(params, numbers, device), noise_size(params)
         self.stands_apart = self._where(lambda name: name.rpartition("/")[2] in RUNNING or name in frozen)
@@ -50,7 +51,11 @@ class QNetwork:
         """A tree of first weights."""
         with torch.no_grad():
             random = torch.Generator().manual_seed(seed)
-            return self._functions.init(random, tree_map(torch.from_numpy, zeros_of(self._obs, (1,))))
+            return self._functions.init(random, self._no_obs())
+
+    def _no_obs(self) -> Any:
+        """One observation of zeros, on the host."""
+        return tree_map(torch.from_numpy, zeros_of(self._obs, (1,)))
 
     def estimate(self, params: Params, obs_B: Inputs, mode: Mode) -> HeadOutput[torch.Tensor]:
         """What the network says under a tree of weights, in the numbers of these."""
@@ -69,6 +74,11 @@ class QNetwork:
         """Q-values (B, A)."""
         return self.maths.q(self.estimate(params, obs_B, mode).values)
 
+    def state_dict(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Copies of flat weights by the names that a `torch.nn.Module` has for them, and what else it holds."""
+        named = named_leaves(self.layout.unflatten(weights.detach().clone()))
+        return {**self._constants, **{name.replace("/", "."): cast(torch.Tensor, leaf) for name, leaf in named.items()}}
+
     def empty_obs(self, count: int) -> Any:
         """Observations of zeros."""
         return tree_map(lambda leaf: torch.from_numpy(leaf).to(self.device), zeros_of(self._obs, (count,)))
@@ -79,13 +89,8 @@ class QNetwork:
         for count in (1, 2):
             try:
                 q = self.q(params, self.empty_obs(count), Mode("act"))
-            except SpecError:
-                raise
-            except Exception as error:  # whatever a network of someone else's raises
-                seen = [f"{leaf.dtype}{(count, *leaf.shape)}" for leaf in leaves(self._obs)]
-                raise SpecError(
-                    f"the network raised {type(error).__name__} for {', '.join(seen)}: {_first_line(error)}"
-                ) from error
+            except NetworkFailed as error:
+                raise SpecError(str(error)) from error
             if tuple(q.shape) != (count, self.num_actions):
                 raise SpecError(
                     f"the network returns shape {tuple(q.shape)} for {count} observation(s), expected "
@@ -93,6 +98,11 @@ class QNetwork:
                 )
             if not bool(torch.isfinite(q).all()):  # sync
                 raise SpecError(f"the network returns {q.tolist()} for observations of zeros; expected finite Q-values")
+        if not torch.allclose(q, self.q(params, self.empty_obs(count), Mode("act")), rtol=1e-3, atol=1e-5):
+            raise SpecError(
+                "the network returns other Q-values each time for the same observations: it draws random numbers, and "
+                "a run could be neither repeated nor resumed; leave that out (network.head.noise explores by noise)"
+            )
 
     def _where(self, is_meant: Callable[[str], bool]) -> torch.Tensor | None:
         """Which numbers of the flat vector belong to parameters of certain names; None if none do."""
@@ -107,7 +117,3 @@ def _composed(spec: Spec, num_actions: int) -> Functions:
     assert isinstance(network, Network)  # one of the user's own would have been given
     torso, head = torso_of(network, NAME), head_of(network, NAME, num_actions)
     return sequential(torso=Functions(*torso), head=Functions(*head))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -2,7 +2,8 @@
 
 An instance begins with the weights it has; a class is called without arguments, one that is registered with the options
 of the spec, and begins with what that makes. Modules run as in `eval()`. Weights that do not require a gradient stay as
-they are.
+they are, and so do buffers: fractions are saved with the weights, and whatever a forward pass writes into one is
+forgotten.
 """
 
 import copy
@@ -13,59 +14,93 @@ import torch
 from hotloop.engines.networks import HeadOutput
 from hotloop.engines.registered import RegisteredNetwork, what_is
 from hotloop.engines.torch.modules import Functions, Inputs, Mode, Params
-from hotloop.errors import SpecError, said
+from hotloop.errors import NetworkFailed, SpecError, said
+from hotloop.trees import leaves
 
 EXPECTED = "expected a torch.nn.Module, or a class of them that takes no arguments; a flax module is for engine jax"
 
 
 class OwnNetwork(NamedTuple):
-    """The user's module as functions of its weights, and the names of those that are not learned."""
+    """The user's module as functions of its weights."""
 
     functions: Functions
-    frozen: set[str]
+    frozen: set[str]  # names of weights that are not learned
+    constants: dict[str, torch.Tensor]  # what else its `state_dict` holds: buffers of whole numbers
 
 
-def own_network(network: object) -> OwnNetwork:
-    """What a module, or what makes one, is to an engine."""
-    form = _made(network, seed=0)
+def own_network(network: object, obs_B: Inputs) -> OwnNetwork:
+    """What a module, or what makes one, is to an engine; `obs_B` are observations as it will see them."""
+    form = _made(network, 0, obs_B)
     # Weights are lent to a module while it runs. One that acts may do so while another learns, on another thread.
     acting = copy.deepcopy(form)
+    buffers = set(_saved_buffers(form))
     frozen = {name for name, leaf in form.named_parameters() if not leaf.requires_grad}
 
     def init(random: torch.Generator, obs_B: Inputs) -> Params:
-        del obs_B
         is_made_anew = isinstance(network, type | RegisteredNetwork)
-        made = _made(network, seed=random.initial_seed()) if is_made_anew else form
-        return _nested({name: leaf.detach().cpu() for name, leaf in made.named_parameters()})
+        made = _made(network, random.initial_seed(), obs_B) if is_made_anew else form
+        named = {**dict(made.named_parameters()), **_saved_buffers(made)}
+        return _nested({name: leaf.detach().cpu() for name, leaf in named.items()})
 
     def apply(params: Params, obs_B: Inputs, mode: Mode) -> HeadOutput[torch.Tensor]:
-        flat = _flat(params)
-        given = {name: leaf.detach() if name in frozen else leaf for name, leaf in flat.items()}
-        q_BA = torch.func.functional_call(acting if mode.role == "act" else form, given, (obs_B,))
+        given = {name: leaf.detach() if name in frozen else leaf for name, leaf in _flat(params).items()}
+        given |= {name: given[name].detach().clone() for name in buffers}  # which a forward pass may write into
+        try:
+            q_BA = torch.func.functional_call(acting if mode.role == "act" else form, given, (obs_B,))
+        except Exception as error:  # whatever the user's own code raises
+            raise NetworkFailed(f"the network raised {said(error)}, for observations {_described(obs_B)}") from error
         if not isinstance(q_BA, torch.Tensor):
             raise SpecError(f"the network returns {what_is(q_BA)}, expected a tensor: one Q-value per action")
         return HeadOutput(q_BA)
 
-    return OwnNetwork(Functions(init, apply), {name.replace(".", "/") for name in frozen})
+    learned = {name for name, _ in form.named_parameters()} | buffers
+    constants = {name: leaf for name, leaf in form.state_dict().items() if name not in learned}
+    return OwnNetwork(Functions(init, apply), {name.replace(".", "/") for name in frozen | buffers}, constants)
 
 
-def _made(network: object, seed: int) -> torch.nn.Module:
+def _saved_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Buffers of fractions that the module would have in its `state_dict`."""
+    saved, names = module.state_dict(), {name for name, _ in module.named_parameters()}
+    return {name: leaf for name, leaf in saved.items() if name not in names and _is_of_fractions(leaf)}
+
+
+def _is_of_fractions(leaf: object) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+
+
+def _made(network: object, seed: int, obs_B: Inputs) -> torch.nn.Module:
     """An instance of our own, with weights that do not depend on what else was drawn."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = _instance(network)
+        module = _instance(network).eval()
+        if any(torch.nn.parameter.is_lazy(leaf) for leaf in module.parameters()):  # as of LazyLinear
+            _run_once(module, obs_B)
     for part in module.modules():
         if isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and part.track_running_stats:
             raise SpecError(
                 f"{type(module).__qualname__} has a {type(part).__name__}, whose running averages would not be "
                 "learned; use LayerNorm or GroupNorm"
             )
-    others = sorted({str(leaf.dtype) for leaf in module.parameters() if leaf.dtype != torch.float32})
+    held = [*module.parameters(), *_saved_buffers(module).values()]
+    others = sorted({str(leaf.dtype) for leaf in held if leaf.dtype != torch.float32})
     if others:
         raise SpecError(f"{type(module).__qualname__} has weights of {', '.join(others)}, expected torch.float32")
     if not any(True for _ in module.parameters()):
         raise SpecError(f"{type(module).__qualname__} has no weights; there is nothing to learn")
-    return module.eval()
+    return module
+
+
+def _run_once(module: torch.nn.Module, obs_B: Inputs) -> None:
+    """Have layers that learn their sizes from what they see take them."""
+    try:
+        with torch.no_grad():
+            module(obs_B)
+    except Exception as error:  # whatever the user's own code raises
+        raise SpecError(f"the network raised {said(error)}, for observations {_described(obs_B)}") from error
+
+
+def _described(obs_B: Inputs) -> str:
+    return ", ".join(f"{str(leaf.dtype).removeprefix('torch.')}{tuple(leaf.shape)}" for leaf in leaves(obs_B))
 
 
 def _instance(network: object) -> torch.nn.Module:

@@ -235,6 +235,8 @@ class Player:
             return PipelineChoice(wanted, "as the spec says")
         if self.on_device:
             return PipelineChoice("fused", f"the env is {kind}")
+        if spec.turns is not None:
+            return PipelineChoice("sync", "whether to learn is decided after each vector step (turns)")
         if spec.sees_images:
             why = f"the env is {kind}, and learning from images takes long enough to step meanwhile"
             return PipelineChoice("concurrent", why)

@@ -38,7 +38,7 @@ def line_of(spec: Spec, host: Reading, seconds: float, rates: Rates) -> Figures:
         "updates_per_s": round(rates.updates, 1),
         **{name: statistics.mean(values) for name, values in each.items()},
         explore: _at(spec.exploration_schedule, host.env_steps),
-        "learning_rate": _at(spec.optimizer.learning_rate, host.env_steps),
+        "learning_rate": _at(spec.optimizer.learning_rate, _rate_counts(spec, host)),
     }
     members = spec.members
     if members.are_many:
@@ -96,6 +96,13 @@ def result_of(spec: Spec, host: Reading, standing: Standing, clock: Clock, stop:
         result[f"{members.kind}s"] = list(members.numbers)
         result |= {name: evaluation[name] for name in ("return_iqm", "return_interval", members.by) if evaluation}
     return result
+
+
+def _rate_counts(spec: Spec, host: Reading) -> int:
+    """What the schedule of the learning rate is read at: env steps, or turns of learning."""
+    if spec.turns is None or spec.optimizer.schedule_in == "env_steps":
+        return host.env_steps
+    return host.attempts // spec.turns.updates
 
 
 def _at(schedule: AnySchedule, env_steps: int) -> float:

@@ -77,8 +77,11 @@ def _learning(spec: Spec) -> str:
             f"transitions, batch {block.env_steps // spec.on_policy.minibatches}"
         )
     on_each = spec.replay.updates_per_batch
+    how = f"{block.updates} updates per {block.vector_steps} vector steps"
+    if spec.turns is not None:
+        how = f"turns of {block.updates} updates, one every {spec.turns.every} transitions"
     return (
-        f"replay ratio {spec.updates_per_step:g} ({block.updates} updates per {block.vector_steps} vector steps"
+        f"replay ratio {spec.replay_ratio:g} ({how}"
         f"{f', {on_each} on each batch' if on_each > 1 else ''}), batch {spec.replay.batch_size}"
     )
 

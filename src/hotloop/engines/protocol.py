@@ -101,6 +101,9 @@ class EngineOf(Protocol[S, W]):
         `state` must not be used again. TD errors are those of each batch's last step.
         """
 
+    def move_target(self, state: S, times: int) -> S:
+        """Mix the online net into the target net so many times, without a gradient step; `state` is not used again."""
+
     def counts(self, state: S) -> Counts:
         """Bring over three numbers."""
 

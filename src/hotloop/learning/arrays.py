@@ -32,6 +32,9 @@ class Curves(Protocol):
     def full_like(self, x: Array, value: float, /) -> Array:
         """One value in the shape of an array."""
 
+    def where(self, condition: Array, first: Array, second: Array, /) -> Array:
+        """The first where the condition holds, else the second."""
+
 
 class Namespace(Protocol):
     """What the rest of the maths asks of it, as the array API has it: jax.numpy, numpy, or torch behind a wrapper."""

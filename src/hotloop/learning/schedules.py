@@ -5,7 +5,7 @@ import math
 from hotloop.learning.arrays import Array, Curve, Curves
 
 
-def value_at(step: Array, *, kind: str, xp: Curves, **fields: float) -> Array:
+def value_at(step: Array, *, kind: str, xp: Curves, **fields: float | str) -> Array:
     """Value of a schedule at `step` (an array of env steps, already float)."""
     return _KINDS[kind](step, xp, **fields)
 
@@ -19,6 +19,11 @@ class Scalars:
     def clip(value: float, min: float = -math.inf, max: float = math.inf) -> float:
         """`value` within bounds."""
         return min if value < min else max if value > max else value
+
+    @staticmethod
+    def where(condition: bool, first: float, second: float) -> float:
+        """One of two numbers."""
+        return first if condition else second
 
     @staticmethod
     def full_like(_: float, value: float) -> float:
@@ -53,6 +58,17 @@ def _periodic(step: Array, xp: Curves, start: float, end: float, steps: int, per
     return end + (start - end) * ceiling * wave
 
 
+def _slm_lab(step: Array, xp: Curves, decay: str, start: float, end: float, after: int, until: int) -> Array:
+    share = xp.clip((step - after) / (until - after), 0.0, 1.0)
+    if decay == "linear":
+        value = start + (end - start) * share
+    elif decay == "rate":
+        value = start * xp.exp(math.log(0.9) * 20.0 * share)
+    else:
+        value = 0.5 * end * (start - end) * (1.0 + xp.cos(60.0 * share) * (1.0 - share))
+    return xp.where(step < after, start, xp.where(step >= until, end, xp.clip(value, min=end)))
+
+
 _KINDS: dict[str, Curve] = {
     "constant": _constant,
     "linear": _linear,
@@ -60,4 +76,5 @@ _KINDS: dict[str, Curve] = {
     "step": _step,
     "cosine": _cosine,
     "periodic": _periodic,
+    "slm_lab": _slm_lab,
 }

@@ -17,6 +17,7 @@ class Explorer:
         self.wanted = wanted
         self._schedule = spec.exploration_schedule.model_dump()
         self._is_epsilon_greedy = isinstance(spec.exploration, EpsilonGreedy)
+        self._explores_together = isinstance(spec.exploration, EpsilonGreedy) and spec.exploration.together
 
     def q_values(self, policy: Policy, obs_N: Arrays, random: np.random.Generator) -> np.ndarray:
         """Q-values (N, A), of a noisy draw if the network is noisy."""
@@ -30,6 +31,8 @@ class Explorer:
         explore = schedules.value_at(env_steps, xp=schedules.Scalars, **self._schedule)
         if self._is_epsilon_greedy:
             coin_N, draw_N = random.random((2, len(q_NA)))
+            if self._explores_together:
+                coin_N[:] = coin_N[0]
             is_masked = legal_NA is not None
             action_N = exploration.epsilon_greedy(q_NA, explore, coin_N, draw_N, is_masked=is_masked, xp=np)
         else:

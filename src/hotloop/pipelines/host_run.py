@@ -129,6 +129,7 @@ class HostRun:
         for name in COUNTERS:
             setattr(self, name, 0)
         self.learning_starts, self.learner.followed_until, self._told = self.spec.replay.start, 0, 0
+        self.learner.turns = 0
         self._deferred: list[VectorStep] = []
         self._begin_episodes()
 
@@ -170,8 +171,7 @@ class HostRun:
                 else:
                     self.learner.insert(step)
                 self._count(step)
-        is_learning = self.env_steps >= self.learning_starts
-        self.learner.earn(self.env_steps - before, self.env_steps, is_learning=is_learning)
+        self.learner.earn(self.env_steps - before, self.env_steps, self.learning_starts)
 
     def _count(self, step: VectorStep) -> None:
         self.env_steps += int(np.count_nonzero(step.valid))
@@ -339,7 +339,9 @@ class HostRun:
         )
         self.learner.state = self.engine.take(saved["learner"])
         self.learner.followed_until = int(saved["followed_until"])
-        self.learner.limiter.earn(max(0, int(saved["owed"])))
+        self.learner.limiter.restore(int(saved["owed"]))
+        counts = self.engine.counts(self.learner.state)
+        self.learner.turns = (counts.updates + counts.skipped) // self.block_plan.updates
         self.actor.random, self.learner.random = (generator_from_array(each) for each in saved["random"])
         if has_replay:
             replay.restore(saved["replay"])

@@ -14,7 +14,7 @@ from hotloop.engines.protocol import Choice, Engine, Learned, State
 from hotloop.experience import Items, VectorStep, items_of
 from hotloop.learning import schedules
 from hotloop.replay.host import Batches, HostReplay
-from hotloop.replay.limiter import Limiter
+from hotloop.replay.limiter import Dues, Limiter, RingTurns
 from hotloop.spans import Spans
 from hotloop.spec import Spec
 from hotloop.trees import Arrays, HasShape, zeros_of
@@ -59,13 +59,18 @@ class Learner:
     random: np.random.Generator
     followed_until = 0
     """Env steps up to which learning rate and target copies have been followed."""
+    turns = 0
+    """Blocks of gradient steps taken."""
 
     def __init__(self, spec: Spec, engine: Engine, replay: HostReplay, spans: Spans, update: Update) -> None:
         """`update` is the engine's `update`, or what stands in for it."""
         self.engine, self.replay, self._spans, self.update = engine, replay, spans, update
         block = spec.block_plan
         self.portions = block.updates // spec.updates_per_draw
-        self.limiter = Limiter(block.env_steps)
+        self.limiter: Dues = Limiter(block.env_steps)
+        self._in_turns, self._rate_in_turns = spec.turns is not None, spec.optimizer.schedule_in == "turns"
+        if spec.turns is not None:
+            self.limiter = RingTurns(spec.turns.every, spec.replay.capacity)
         self._shape = (spec.batches_per_draw, spec.replay.batch_size)
         self._target_every = spec.target.every
         self._learning_rate = spec.optimizer.learning_rate.model_dump()
@@ -78,12 +83,26 @@ class Learner:
         """Store what a vector step of the actor brought."""
         self.replay.insert(step, self.random)
 
-    def earn(self, transitions: int, env_steps: int, *, is_learning: bool) -> None:
-        """Count what was collected until `env_steps`; before the learning start nothing is owed for it."""
-        if is_learning and self.replay.size:
-            self.limiter.earn(transitions)
+    def earn(self, transitions: int, env_steps: int, starts: int) -> None:
+        """Count what was collected until `env_steps`; nothing is owed before the learning start."""
+        if self._in_turns:  # of the transitions after the learning start each counts for itself
+            self.limiter.earn(min(transitions, max(0, env_steps - starts)), env_steps)
+            if not self.limiter.owed:
+                self._pass_turn(env_steps)
+        elif env_steps >= starts and self.replay.size:
+            self.limiter.earn(transitions, env_steps)
         else:
             self.followed_until = env_steps
+
+    def _pass_turn(self, env_steps: int) -> None:
+        """A vector step without a turn: the target net follows all the same."""
+        if moves := self._target_moves(Period(self.followed_until, env_steps)):
+            self.state = self.engine.move_target(self.state, moves)
+        self.followed_until = env_steps
+
+    def _target_moves(self, period: Period) -> int:
+        moves = period.until // self._target_every - period.since // self._target_every
+        return min(moves, 1) if self._in_turns else moves
 
     def takes_turn(self) -> bool:
         """Whether a block's gradient steps are due; if so, they count as taken."""
@@ -116,18 +135,20 @@ class Learner:
         return LearnedBlock(learned.state, sums, learned.td_KB, drawn.batches, drawn.period)
 
     def _learn_portion(self, state: State, drawn: Portion, *, is_last: bool) -> Learned[State]:
-        (items, weight), (since, until) = (drawn.batches.items, drawn.batches.weight), drawn.period
+        items, weight = drawn.batches.items, drawn.batches.weight
         if self._transfers_apart:
             with self._spans["transfer"]:
                 items, weight = self.engine.put((items, weight))
-        rate = schedules.value_at(since, xp=schedules.Scalars, **self._learning_rate)
-        target_moves = until // self._target_every - since // self._target_every if is_last else 0
+        counted = self.turns if self._rate_in_turns else drawn.period.since
+        rate = schedules.value_at(counted, xp=schedules.Scalars, **self._learning_rate)
+        target_moves = self._target_moves(drawn.period) if is_last else 0
         with self._spans["update"]:
             return self.update(state, items, weight, rate, target_moves, drawn.draws)
 
     def take(self, learned: LearnedBlock) -> None:
         """From now on these weights and priorities count."""
         self.state, self.followed_until = learned.state, learned.period.until
+        self.turns += 1
         if self._beta is not None:
             with self._spans["sample"]:
                 self.replay.learned(learned.batches, np.asarray(learned.td_KB))

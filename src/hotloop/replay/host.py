@@ -40,6 +40,7 @@ class ReplayArrays(TypedDict):
     written_at: np.ndarray
     delay: DelayArrays
     stored_obs: Arrays
+    unseen: NotRequired[Number]
     priorities: NotRequired[np.ndarray]
     largest: NotRequired[Number]
 
@@ -82,6 +83,7 @@ class HostReplay:
         """Empty, with all its memory reserved (and untouched)."""
         self.ring = HostRing(self.spec.capacity, self.row)
         self.written_at = np.zeros(self.spec.capacity, np.int64)  # frames written when each row was inserted
+        self.unseen = 0  # rows that came since the last draw
         if self.sampling:
             from hotloop.replay.sum_tree import SumTree
 
@@ -125,10 +127,13 @@ class HostReplay:
 
     def _store(self, items: Items) -> None:
         places = self.ring.insert(items)
+        self.unseen += len(items.r_t)
         if isinstance(self.store, Frames):
             self.written_at[places] = self.store.written
         if self.sampling:
-            self.tree.set(places, np.full(len(places), self.largest))
+            error = self.sampling.first_error
+            first = self.largest if error is None else (error + self.sampling.epsilon) ** self.sampling.alpha
+            self.tree.set(places, np.full(len(places), first))
 
     def _drop_what_lost_a_frame(self) -> None:
         if not isinstance(self.store, Frames):
@@ -151,11 +156,22 @@ class HostReplay:
         `drawn_before` counts the batches that the block has had already.
         """
         numbers = self._draw_by_priority(random, shape) if self.sampling else self.ring.draw(random, shape)
-        if self.spec.newest_in_batch:
+        if self.spec.newest_in_batch == "all":
+            self._end_with_unseen(numbers)
+        elif self.spec.newest_in_batch:
             numbers[:, 0] = self.ring.inserted - 1 - (drawn_before + np.arange(shape[0])) % self.ring.size
         rows = self.ring.take(numbers)
         items = rows._replace(s_tm1=self.store.take(rows.s_tm1), s_t=self.store.take(rows.s_t))
         return Batches(items, numbers, self._weights(numbers, beta) if self.sampling else None)
+
+    def _end_with_unseen(self, numbers: np.ndarray) -> None:
+        """Put what came since the last draw at the end of these batches, oldest first."""
+        self.unseen = min(self.unseen, self.ring.size)
+        for batch in numbers:
+            count = min(self.unseen, len(batch))
+            first = self.ring.inserted - self.unseen
+            batch[len(batch) - count :] = np.arange(first, first + count)
+            self.unseen -= count
 
     def _draw_by_priority(self, random: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
         """Each batch has one draw from each of B equal parts of the sum of priorities."""
@@ -204,6 +220,8 @@ class HostReplay:
             "delay": self.delay.arrays(),
             "stored_obs": self.stored_obs,
         }
+        if self.spec.newest_in_batch == "all":
+            arrays["unseen"] = np.int64(self.unseen)
         if self.sampling:
             arrays["priorities"] = self.tree.leaves[:used]
             arrays["largest"] = np.float64(self.largest)
@@ -219,6 +237,8 @@ class HostReplay:
             "delay": self.delay.arrays(),
             "stored_obs": self.stored_obs,
         }
+        if self.spec.newest_in_batch == "all":
+            template["unseen"] = np.int64(0)
         if self.sampling:
             template["priorities"] = ArraySpec((used,), np.float64)
             template["largest"] = np.float64(0)
@@ -232,6 +252,7 @@ class HostReplay:
         self.delay.restore(arrays["delay"])
         self.stored_obs = arrays["stored_obs"]
         self._check_frames()
+        self.unseen = max(0, int(arrays.get("unseen", 0)))
         if self.sampling:
             priorities = np.zeros(self.spec.capacity)
             priorities[: len(arrays["priorities"])] = arrays["priorities"]

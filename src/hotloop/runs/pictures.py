@@ -36,7 +36,7 @@ def draw_curve(folder: Path, spec: Spec) -> Path:
     if spec.stop.return_at_least is not None:
         top.axhline(spec.stop.return_at_least, color=GOAL, linestyle="--", linewidth=1, label="solved")
     top.set_ylabel("return")
-    top.set_title(f"{spec.name}  ({spec.members}, {spec.updates_per_step:g} updates per step)", loc="left")
+    top.set_title(f"{spec.name}  ({spec.members}, {spec.replay_ratio:g} updates per step)", loc="left")
     if top.get_legend_handles_labels()[0]:
         top.legend(frameon=False, loc="best", fontsize=9)
     _plot(bottom, train, "loss", color="#4a6076", linewidth=1.4, label="loss")

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from hotloop import plugins, registry
 from hotloop.errors import SpecError
 from hotloop.spec.kinds import UNKNOWN_KIND, kinds_of, sections_in
-from hotloop.spec.rules import NOT_ON_POLICY, ONLY_ON_THE_HOST
+from hotloop.spec.rules import NOT_IN_TURNS, NOT_ON_POLICY, ONLY_ON_THE_HOST
 from hotloop.spec.spec import MODULE_NAME, SPEC_VERSION, Spec
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def with_meaning(data: dict[str, object]) -> dict[str, object]:
     env_id = str(env.get("id", "")) if isinstance(env, dict) else ""
     on_device = registry.steps_on_device(env_id, str(data.get("engine", "jax")))
     meaningless = [*(NOT_ON_POLICY if data.get("on_policy") is not None else ()), *(ONLY_ON_THE_HOST * on_device)]
+    meaningless += NOT_IN_TURNS if data.get("turns") is not None else ()
     # Of one's own it may be either, and another engine may step it on the device: a default says nothing.
     if env_id.startswith(OWN_ENV) or (registry.is_device_env(env_id) and not on_device):
         default = Spec().model_dump(mode="json")

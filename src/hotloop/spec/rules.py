@@ -17,7 +17,8 @@ Rule = tuple[bool, str]
 """Whether it is broken, and the line for the user."""
 
 ONLY_ON_THE_HOST = (
-    *("replay.newest_in_batch", "replay.stacked_frames", "replay.hindsight"),
+    *("replay.newest_in_batch", "replay.stacked_frames", "replay.hindsight", "replay.sampling.first_error"),
+    *("turns", "optimizer.schedule_in", "exploration.together"),
     *("env.vectorization", "env.info", "env.observe", "log.save_replay"),
     *("evaluation.options", "evaluation.max_share"),
 )
@@ -30,9 +31,15 @@ NOT_ON_POLICY = {
 }
 
 
+NOT_IN_TURNS = {
+    "updates_per_step": "turns say how much is learned; leave updates_per_step out",
+    "learn_every": "turns say when it is learned; leave learn_every out",
+}
+
+
 def refusal(spec: "Spec") -> str | None:
     """The first reason why a spec cannot be run, if there is one."""
-    for rules in (_names, _targets, _on_policy, _memory, _batches, _sizes, _schedules, _replay):
+    for rules in (_names, _targets, _on_policy, _turns, _memory, _batches, _sizes, _schedules, _replay):
         for is_broken, reason in rules(spec):
             if is_broken:
                 return reason
@@ -125,6 +132,22 @@ def _on_policy(spec: "Spec") -> Iterator[Rule]:
         collected % on_policy.minibatches != 0,
         f"on_policy collects {collected} transitions (steps x num_envs), which do not divide into its "
         "minibatches; use another number of these",
+    )
+
+
+def _turns(spec: "Spec") -> Iterator[Rule]:
+    yield (
+        spec.optimizer.schedule_in == "turns" and spec.turns is None,
+        "optimizer.schedule_in is turns, but there are none; add turns, or count in env_steps",
+    )
+    if spec.turns is None:
+        return
+    for path, reason in NOT_IN_TURNS.items():
+        yield is_set(spec, path), reason
+    yield spec.on_policy is not None, "on_policy learns from whole collections, not in turns; leave turns out"
+    yield (
+        spec.pipeline not in ("auto", "sync"),
+        f"turns are decided after each vector step, so pipeline is sync, not {spec.pipeline}",
     )
 
 

@@ -1,8 +1,8 @@
 """Schedules: a number that changes with the env step."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from hotloop.spec.section import PositiveInt, Section
 
@@ -23,7 +23,7 @@ class Linear(Section):
     """Value at the first env step."""
     end: float
     """Value from `steps` on."""
-    steps: PositiveInt
+    steps: PositiveInt | Annotated[float, Field(gt=0)]
     """Env steps the line takes."""
 
 
@@ -81,6 +81,32 @@ class Periodic(Section):
     """Env steps of one wave."""
 
 
+class SlmLabDecay(Section):
+    """SLM-Lab's decays, to the letter: `start` before the env step `after`; then, never below `end`:
+
+    linear: a straight line that reaches `end` at `until`. rate: `start` x 0.9^x with x from 0 to 20 at `until`, then
+    `end`. periodic: `end` x (`start` - `end`) / 2 x (1 + cos x · (1 - x / 60)) with x from 0 to 60 at `until`, then
+    `end`."""
+
+    kind: Literal["slm_lab"]
+    decay: Literal["linear", "rate", "periodic"]
+    """Its form."""
+    start: float
+    """Value before it begins."""
+    end: float
+    """Lowest value."""
+    after: int = Field(default=0, ge=0)
+    """Env step from which on it changes."""
+    until: PositiveInt
+    """Env step from which on it is `end`."""
+
+    @model_validator(mode="after")
+    def _has_a_length(self) -> Self:
+        if self.until <= self.after:
+            raise ValueError(f"until is {self.until}, but it begins after {self.after}; use a later end")
+        return self
+
+
 def _number_is_constant(value: object) -> object:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number:
@@ -90,7 +116,7 @@ def _number_is_constant(value: object) -> object:
     return {"kind": "constant", **value} if isinstance(value, dict) else value
 
 
-AnySchedule = Constant | Linear | Exponential | Staircase | Cosine | Periodic
+AnySchedule = Constant | Linear | Exponential | Staircase | Cosine | Periodic | SlmLabDecay
 Schedule = Annotated[
     Annotated[AnySchedule, Field(discriminator="kind")],
     BeforeValidator(_number_is_constant),

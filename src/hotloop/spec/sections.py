@@ -88,6 +88,8 @@ class Optimizer(Section):
     """Update rule, with PyTorch's conventions."""
     learning_rate: Schedule = Constant(value=1e-3)
     """Step size, a number or a schedule in env steps."""
+    schedule_in: Literal["env_steps", "turns"] = "env_steps"
+    """What the schedule of the learning rate counts; turns go with `turns`."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """adam, adamw: decay of the mean gradient."""
     beta2: float = Field(default=0.999, ge=0, lt=1)
@@ -106,6 +108,19 @@ class Optimizer(Section):
     """Parts into which a batch is split, one after the other, before a step is taken: the same step in less memory."""
 
 
+class Turns(Section):
+    """Learning in turns, as SLM-Lab has it: a turn of `updates` gradient steps after each vector step that stored a
+    transition in a place of the replay's ring that is a multiple of `every`.
+
+    Places are counted from 0; transitions up to `replay.start` do not count. There is at most one turn after a vector
+    step, and the target net moves at most once. For Gymnasium envs, pipeline sync."""
+
+    every: PositiveInt
+    """Transitions from one place that asks for a turn to the next."""
+    updates: PositiveInt
+    """Gradient steps of a turn."""
+
+
 class EpsilonGreedy(Section):
     """A uniform action with probability ε, else the best; one draw per env and step.
 
@@ -114,6 +129,8 @@ class EpsilonGreedy(Section):
     kind: Literal["epsilon_greedy"] = "epsilon_greedy"
     epsilon: Schedule = Linear(kind="linear", start=1.0, end=0.05, steps=10_000)
     """ε, a number or a schedule in env steps."""
+    together: bool = False
+    """Whether one draw decides for all envs of a vector step if they explore, each by an action of its own."""
 
 
 class Boltzmann(Section):
@@ -133,9 +150,9 @@ class Uniform(Section):
 class Prioritized(Section):
     """Transitions are drawn in proportion to (|TD error| + `epsilon`)^`alpha`, and weighted by how rare that makes it.
 
-    A new transition gets the largest priority seen so far. On the host each batch has one draw from each of its
-    `batch_size` equal parts of the sum of priorities, and of a transition drawn twice the later TD error counts; on the
-    device draws are independent, and the larger TD error counts."""
+    A new transition gets the largest priority seen so far, unless `first_error` says otherwise. On the host each batch
+    has one draw from each of its `batch_size` equal parts of the sum of priorities, and of a transition drawn twice the
+    later TD error counts; on the device draws are independent, and the larger TD error counts."""
 
     kind: Literal["prioritized"]
     alpha: float = Field(default=0.6, ge=0, le=1)
@@ -144,6 +161,8 @@ class Prioritized(Section):
     """How much of the bias the importance weights take back, a number or a schedule in env steps: 1 is all of it."""
     epsilon: float = Field(default=1e-6, ge=1e-30)
     """Keeps every transition possible."""
+    first_error: float | None = Field(default=None, ge=0)
+    """TD error by which a new transition has its first priority; null is the largest priority so far."""
     updates_per_draw: PositiveInt = 8
     """Gradient steps whose batches are drawn at once, at most: then priorities move, and the next are drawn among the
     transitions that were there at the block's start of learning. A block's updates are divided evenly, so it is the
@@ -206,9 +225,9 @@ class Replay(Section):
     """Which transitions are drawn."""
     n_step: int = Field(default=1, ge=1, le=64)
     """Rewards summed before the bootstrap; fewer where an episode ends."""
-    newest_in_batch: bool = False
+    newest_in_batch: bool | Literal["all"] = False
     """Put one of the newest transitions into every batch (combined experience replay): the j-th batch of a block has
-    the j-th newest."""
+    the j-th newest. all: those that came since the last draw end the next batch, oldest first, as many as it holds."""
     stacked_frames: int = Field(default=1, ge=1, le=64)
     """Frames an observation stacks along its first axis, newest last. Above 1, each frame is stored once and stacks are
     rebuilt when they are drawn."""

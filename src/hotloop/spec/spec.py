@@ -26,6 +26,7 @@ from hotloop.spec.sections import (
     Stop,
     Target,
     Torch,
+    Turns,
 )
 
 SPEC_VERSION = 1
@@ -70,6 +71,8 @@ class Spec(Section):
     learn_every: PositiveInt | None = None
     """Env steps between two turns of learning, each of as many gradient steps as `updates_per_step` makes of them: a
     multiple of the fewest that the ratio allows; null is these."""
+    turns: Turns | None = None
+    """Learn in turns at certain places of the replay's ring, instead of at the even ratio `updates_per_step`."""
     discount: float = Field(default=0.99, ge=0, le=1)
     """γ. Only a terminated episode cuts the bootstrap, never a truncated one."""
     env: Env = Env()
@@ -133,7 +136,16 @@ class Spec(Section):
         if self.on_policy is not None:
             learned = self.on_policy.epochs * self.on_policy.minibatches
             return BlockPlan(self.env.num_envs, self.on_policy.steps, learned)
+        if self.turns is not None:
+            return BlockPlan(self.env.num_envs, 1, self.turns.updates)
         return plan_block(self.updates_per_step, self.env.num_envs, self.learn_every)
+
+    @property
+    def replay_ratio(self) -> float:
+        """Gradient steps per transition, once it learns."""
+        if self.turns is None:
+            return self.updates_per_step
+        return self.turns.updates / max(self.turns.every, self.env.num_envs)
 
     @property
     def learns_from(self) -> LearnsFrom:

@@ -30,6 +30,7 @@ class JaxOnHost:
         self.engine, self.num_actions, self.num_weights = engine, engine.num_actions, engine.layout.size
         self._init = jax.jit(engine.init)
         self._compiled_update = jax.jit(self._update, donate_argnums=0)
+        self._moved = jax.jit(engine.move_target, donate_argnums=0)
         self._q = jax.jit(engine.q_values)
         self._play = jax.jit(engine.play)
         self._drawn_q = jax.jit(lambda params, obs_N, draws: engine.q_values(params, obs_N, given=draws))
@@ -99,6 +100,11 @@ class JaxOnHost:
         updated = self._compiled_update(state, items_KB, weight_KB, *numbers, draws)
         state, td_KB, sums = jax.block_until_ready(updated)  # sync
         return Learned(state, td_KB, np.asarray(sums))
+
+    def move_target(self, state: LearnerState, times: int) -> LearnerState:
+        """Mix the online net into the target net so many times."""
+        moved: LearnerState = self._moved(state, np.int32(times))
+        return moved
 
     def counts(self, state: LearnerState) -> Counts:
         """Bring over three numbers."""

@@ -217,7 +217,7 @@ class TorchEngine:
         if self.network.is_random and draws is None:
             raise ValueError("this network draws noise or quantiles; give update the draws")
         state, td_KB, sums = self._steps(state, self._work(items_KB, weight_KB, draws, learning_rate))
-        state = self._move_target(state, target_moves)
+        state = self.move_target(state, target_moves)
         return Learned(state, _to_host(td_KB).numpy(), _to_host(sums).numpy())  # sync
 
     def _work(self, items_KB: Items, weight_KB: np.ndarray | None, draws: Arrays, learning_rate: float) -> Work:
@@ -225,7 +225,7 @@ class TorchEngine:
         return Work(batches, weights, drawn, learning_rate, self.spec.replay.updates_per_batch)
 
     @torch.no_grad()
-    def _move_target(self, state: LearnerState, times: int) -> LearnerState:
+    def move_target(self, state: LearnerState, times: int) -> LearnerState:
         """Mix the online net into the target net `times` times (0 leaves it as it is)."""
         if not self.has_target or not times:
             return state

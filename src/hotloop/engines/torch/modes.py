@@ -43,7 +43,7 @@ def choose(spec: Spec, network: QNetwork, start: torch.Tensor, run: Callable[[St
     """The faster of both for this spec, and why; `run` takes a block's gradient steps from the weights `start` on."""
     eager = eager_steps(spec, network)
     seconds, expected = _timed(eager, run)
-    updates = spec.stop.steps * spec.updates_per_step
+    updates = spec.stop.steps * spec.replay_ratio
     in_all = seconds * updates / spec.updates_per_draw
     measured = f"{updates:,.0f} gradient steps take about {in_all:.0f} s"
     if in_all < WORTH_COMPILING:

@@ -127,13 +127,18 @@ def profile(
 def resume(
     run: RunArgument,
     steps: Annotated[int | None, typer.Option(help="New end of the run, in env steps.")] = None,
+    torch_mode: Annotated[
+        str | None, typer.Option(help="eager or compiled: go on in another mode of engine torch than it had.")
+    ] = None,
     trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Continue a run from its newest whole checkpoint, bit for bit. With --steps a solved run goes on, too."""
     from hotloop import api
 
-    _report(lambda reporter: api.resume(run, steps=steps, trust=trust, reporter=reporter), as_json)
+    _report(
+        lambda reporter: api.resume(run, steps=steps, torch_mode=torch_mode, trust=trust, reporter=reporter), as_json
+    )
 
 
 @app.command("eval")

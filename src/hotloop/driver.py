@@ -88,7 +88,8 @@ class Driver:
 
     def _compile(self) -> None:
         started = time.perf_counter()
-        with self.reporter.busy("warming up" if self.spec.torch.mode == "eager" else "compiling"):
+        is_eager = self.spec.torch.mode == "eager" or (self.spec.engine == "torch" and self.spec.devices > 1)
+        with self.reporter.busy("warming up" if is_eager else "compiling"):
             choice = self.session.compile()
         self.chosen = [] if choice is None else [choice.field]  # by measuring: what else `spec.yaml` says was given
         if choice is not None:

@@ -229,6 +229,15 @@ def register_torso(kind: str, record: TorsoRecord) -> None:
 
 def register_network(name: str, record: NetworkRecord) -> None:
     """Make a whole network known as `network.name`, with `network.kind: custom`."""
+    for engine, target in record.builders.items():
+        if engine not in ENGINES:
+            raise ValueError(f"network '{name}': builders has '{engine}'; {nearest(engine, list(ENGINES))}")
+        module, _, attribute = target.partition(":") if isinstance(target, str) else ("", "", "")
+        if not module or not attribute:
+            raise ValueError(
+                f"network '{name}': its builder for engine {engine} is {target!r}, expected 'module:NameOfTheClass', "
+                "which is imported when a spec names the network"
+            )
     _register(NETWORKS, name, record, "network")
 
 

@@ -187,7 +187,7 @@ def test_a_record_for_one_engine_says_for_which(here):
     [
         ("jax", Flax, "the network is the class Flax, expected an instance of it: Flax(…)"),
         ("jax", Torch(), "the network is a Torch, expected init(key, obs_B) and apply(params, obs_B)"),
-        ("jax", Torch, "the network is the class Torch, expected an instance"),
+        ("jax", Torch, "the network is the class Torch, expected init(key, obs_B) and apply(params, obs_B)"),
         ("jax", object(), "the network is a object, expected init(key, obs_B)"),
         ("jax", Weightless(), "the network has no weights; there is nothing to learn"),
         ("jax", flax.linen.Dense(2, param_dtype=jnp.float16), "is float16, expected float32"),
@@ -249,3 +249,18 @@ def test_a_command_without_torch_says_which_extra_brings_it(tmp_path):
     for words in (["train", "--env", "CartPole-v1", "--engine", "torch"], ["train", "cartpole", "--engine", "torch"]):
         line = finish(start(*words, "--out", "run", cwd=tmp_path, before=before)).refusal
         assert line == "hotloop: engine torch needs PyTorch, which is not installed; pip install 'hotloop[torch]'"
+
+
+@pytest.mark.parametrize(
+    ("builders", "said"),
+    [
+        ({"torch": Torch}, "its builder for engine torch is <class .*expected 'module:NameOfTheClass'"),
+        ({"torch": "nets"}, "its builder for engine torch is 'nets', expected 'module:NameOfTheClass'"),
+        ({"pytorch": "nets:Net"}, "builders has 'pytorch'; did you mean 'torch'"),
+    ],
+)
+def test_a_record_that_names_nothing_is_refused_when_it_is_registered(builders, said, monkeypatch):
+    monkeypatch.setattr(registry, "NETWORKS", {})
+    with pytest.raises(ValueError, match=said):
+        package.register_network("net", package.NetworkRecord(builders, "one"))
+    assert not registry.NETWORKS

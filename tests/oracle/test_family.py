@@ -26,7 +26,7 @@ from hotloop.engines.networks import noise_size
 from hotloop.experience import METRICS, Item
 from hotloop.learning import targets
 from hotloop.learning.estimates import Atoms, Means, Quantiles
-from hotloop.learning.loss_scale import UPDATES_TO_DOUBLE_IT
+from hotloop.learning.loss_scale import UPDATES_TO_DOUBLE_IT, rescaled
 from hotloop.spec import Cnn, Impala, Mlp, Munchausen, Spec
 from hotloop.spec.reading import parse_spec
 
@@ -829,6 +829,13 @@ def test_the_loss_scale_doubles_after_its_number_of_good_updates(half: Any) -> N
     assert (float(early.loss_scale.factor), int(early.loss_scale.held)) == (4.0, UPDATES_TO_DOUBLE_IT - 1)
     assert UPDATES_TO_DOUBLE_IT == 2000
     np.testing.assert_allclose(due.params, early.params, rtol=1e-6)
+
+
+def test_the_loss_scale_does_not_grow_without_end() -> None:
+    factor, held = 2.0**23, UPDATES_TO_DOUBLE_IT - 1
+    for _ in range(5):  # as long as gradients are zero nothing overflows
+        factor, _ = (float(each) for each in rescaled(np.float32(factor), np.int32(held), np.bool_(True), xp=np))
+    assert factor == 2.0**24
 
 
 def test_the_loss_scale_is_taken_out_of_the_gradient_again(half: Any) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 import hotloop
 from hotloop.engines.draws import draw
-from hotloop.engines.torch import devices, setup
+from hotloop.engines.torch import devices
 from hotloop.engines.torch.engine import TorchEngine
 from hotloop.errors import DeviceFailed, SpecError
 from hotloop.experience import Item
@@ -151,5 +151,4 @@ def test_what_several_devices_cannot_do_is_said_in_a_line(monkeypatch: pytest.Mo
         monkeypatch.setattr(engine.network, "device", device)
         with pytest.raises(SpecError, match=said):
             engine._team._start()
-    assert setup.DEVICE == devices.DEVICE
     assert not helpers()

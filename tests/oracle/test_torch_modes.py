@@ -216,9 +216,14 @@ def weights_of(run: Any) -> dict[str, np.ndarray]:
 
 
 def chosen(
-    monkeypatch: pytest.MonkeyPatch, eager: float, compiled: float, add: float = 0.0, fails: bool = False
+    monkeypatch: pytest.MonkeyPatch,
+    eager: float,
+    compiled: float,
+    add: float = 0.0,
+    fails: bool = False,
+    td_off: float = 0.0,
 ) -> Any:
-    """The choice between modes that take so many seconds; compiled, weights are off by `add`, or it fails."""
+    """The choice between modes that take so many seconds; compiled, weights or TD errors are off, or it fails."""
     engine = TorchEngine(spec_of({"stop": {"steps": 1_000_000}}, mode="auto"), OBS, ACTIONS)
     real = modes.eager_steps(engine.spec, engine.network)
     clock = [0.0]
@@ -229,14 +234,40 @@ def chosen(
                 raise RuntimeError("no compiler\nlong story")
             clock[0] += seconds
             stepped = real(*inputs)
-            return stepped._replace(state=stepped.state._replace(params=stepped.state.params + off))
+            off_td = td_off if seconds == compiled else 0.0
+            params = stepped.state.params + off
+            return stepped._replace(state=stepped.state._replace(params=params), td_KB=stepped.td_KB + off_td)
 
         return call
 
     monkeypatch.setattr(modes.time, "perf_counter", lambda: clock[0])
     monkeypatch.setattr(modes, "eager_steps", lambda spec, network: steps(eager, 0.0, False))
     monkeypatch.setattr(modes, "compiled_steps", lambda spec, network: steps(compiled, add, fails))
-    return engine.prepare(batches(UPDATES), None, None)
+    return engine.prepare(batches(UPDATES), None, None, 250_000)
+
+
+class Root(torch.nn.Linear):
+    """Takes no number below zero."""
+
+    def forward(self, obs_B: torch.Tensor) -> torch.Tensor:
+        return super().forward(torch.sqrt(obs_B))
+
+
+def test_ways_to_learn_that_take_no_step_at_all_are_not_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = TorchEngine(spec_of({"stop": {"steps": 1_000_000}}, mode="auto"), OBS, ACTIONS, Root(*OBS.shape, ACTIONS))
+    real = modes.eager_steps(engine.spec, engine.network)
+
+    def other_way(state: Any, work: Any) -> Any:
+        return real(state, work._replace(learning_rate=-5.0))
+
+    monkeypatch.setattr(modes, "WORTH_COMPILING", 0.0)
+    monkeypatch.setattr(modes, "compiled_steps", lambda spec, network: other_way)
+    zeros = batches(UPDATES)._replace(s_tm1=np.zeros((UPDATES, BATCH, *OBS.shape), np.float32))
+    zeros = zeros._replace(s_t=zeros.s_tm1)
+    choice = engine.prepare(zeros, None, None, 250_000)
+    assert choice is not None
+    assert choice.value == "eager"
+    assert "computes something else" in choice.reason
 
 
 @pytest.mark.parametrize(
@@ -246,6 +277,7 @@ def chosen(
         ({"eager": 1e-2, "compiled": 1e-3}, "compiled", "625 s eager 63 s compiled"),
         ({"eager": 1e-2, "compiled": 2e-2}, "eager", "no faster: 2.00x"),
         ({"eager": 1e-2, "compiled": 1e-3, "add": 0.5}, "eager", "computes something else"),
+        ({"eager": 1e-2, "compiled": 1e-3, "td_off": 0.5}, "eager", "computes something else"),
         ({"eager": 1e-2, "compiled": 1e-3, "fails": True}, "eager", "could not be compiled: RuntimeError: no compiler"),
     ],
 )

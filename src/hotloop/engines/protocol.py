@@ -77,8 +77,9 @@ class EngineOf(Protocol[S, W]):
     def wanted_to_act(self, num_envs: int) -> Tree[Draw]:
         """A tree of `Draw`s that a policy takes to explore; None if nothing is left to chance."""
 
-    def prepare(self, items_KB: Items, weight_KB: np.ndarray | None, draws: Arrays) -> Choice | None:
-        """Do what takes a while before gradient steps on batches like these; returns what was chosen, if anything."""
+    def prepare(self, items_KB: Items, weight_KB: np.ndarray | None, draws: Arrays, updates: float) -> Choice | None:
+        """Do what takes a while before so many gradient steps on batches like these; returns what was chosen, if
+        anything."""
 
     def close(self) -> None:
         """Let go of what outlives a run."""

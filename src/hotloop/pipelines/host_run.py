@@ -117,7 +117,8 @@ class HostRun:
         obs_N = zeros_of(actor.envs.observations.shapes, (actor.envs.num_envs,))
         policy(obs_N)  # as it plays, and
         actor.explorer.q_values(policy, obs_N, np.random.default_rng(0))  # as it explores
-        return self.learner.prepare()
+        left = self.spec.stop.steps - getattr(self, "env_steps", 0)  # of a run that is resumed
+        return self.learner.prepare(max(0, left) * self.spec.replay_ratio)
 
     def begin(self) -> None:
         """Fresh weights, an empty replay, an episode begun in every env."""

@@ -153,13 +153,13 @@ class Learner:
             with self._spans["sample"]:
                 self.replay.learned(learned.batches, np.asarray(learned.td_KB))
 
-    def prepare(self) -> Choice | None:
-        """Have compiled what learning takes; returns what the engine chose by measuring, if anything."""
+    def prepare(self, updates: float) -> Choice | None:
+        """Have compiled what so many gradient steps take; returns what the engine chose by measuring, if anything."""
         shape = self._shape
         items = items_of(self.replay.whole_row, shape, zeros_of)
         weight = np.ones(shape, np.float32) if self._beta else None
         draws = draw(self._wanted, np.random.default_rng(0)) if self._wanted else None
-        choice = self.engine.prepare(items, weight, draws)
+        choice = self.engine.prepare(items, weight, draws, updates)
         if self.update != self.engine.update:  # a stand-in may have something to compile, too
             self.update(self.engine.init(0), items, weight, 0.0, 0, draws)
         return choice

@@ -85,11 +85,11 @@ def build(spec: Spec, pipeline: PipelineChoice, rows: list[Figures], result: Fig
         "course": course_of(rows, spec),
         "says": [],
     }
-    report["says"] = [*_what_costs(report, is_concurrent), *what_changed(report["course"])]
+    report["says"] = [*_what_costs(spec, report, is_concurrent), *what_changed(report["course"])]
     return report
 
 
-def _what_costs(report: HostProfile, is_concurrent: bool) -> list[str]:
+def _what_costs(spec: Spec, report: HostProfile, is_concurrent: bool) -> list[str]:
     named = [row for row in report["stages"] if row["stage"] in ADVICE]
     if is_concurrent:
         learner = sum(row["share"] for row in named if row["stage"] in LEARNER)
@@ -101,4 +101,7 @@ def _what_costs(report: HostProfile, is_concurrent: bool) -> list[str]:
     else:
         first = []
     most = max(named, key=lambda row: row["share"])
-    return [*first, f"the costliest stage is {most['stage']} ({most['share']:.0%}); {ADVICE[most['stage']]}"]
+    said = f"the costliest stage is {most['stage']} ({most['share']:.0%}); {ADVICE[most['stage']]}"
+    if most["stage"] == "update" and spec.engine == "torch" and spec.torch.mode == "eager":
+        said += "; torch.mode: compiled, or engine: jax where the network allows it, take the same steps faster"
+    return [*first, said]

@@ -18,7 +18,7 @@ Rule = tuple[bool, str]
 
 ONLY_ON_THE_HOST = (
     *("replay.newest_in_batch", "replay.stacked_frames", "replay.hindsight", "replay.sampling.first_error"),
-    *("turns", "optimizer.schedule_in", "exploration.together"),
+    *("optimizer.schedule_in", "exploration.together"),
     *("env.vectorization", "env.info", "env.observe", "log.save_replay"),
     *("evaluation.options", "evaluation.max_share"),
 )
@@ -59,6 +59,8 @@ def is_set(spec: "Spec", path: str) -> bool:
 def only_on_the_host(spec: "Spec") -> str | None:
     """The first field given that only Gymnasium envs know, if there is one."""
     given = next((path for path in ONLY_ON_THE_HOST if is_set(spec, path)), None)
+    if given is None and spec.turns is not None:
+        return "turns"
     return given or ("replay.storage: shared" if spec.replay.storage == "shared" else None)
 
 

@@ -50,7 +50,7 @@ class Spec(Section):
     """Modules of your own that register heads, torsos, networks or device envs: imported before the rest is read, from
     the current folder too. Those of installed packages need not be named."""
     seed: int = Field(default=0, ge=0, lt=2**32)
-    """Same spec, seed and machine: same result, bit for bit."""
+    """Same spec, seed and machine: same result, bit for bit (with engine torch, if `torch.mode` is named)."""
     seeds: int = Field(default=1, ge=1, le=256)
     """Runs trained side by side in one program, with seeds `seed`, `seed` + 1, …; each as it would be alone. The
     env steps of `stop` and all periods are those of one seed; `stop.return_at_least` is reached by the

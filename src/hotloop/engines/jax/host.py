@@ -73,8 +73,9 @@ class JaxOnHost:
         """Draws that a policy takes to explore; None if nothing is left to chance."""
         return self.engine.wanted_to_act(num_envs) or None
 
-    def prepare(self, items_KB: Items, weight_KB: np.ndarray | None, draws: Arrays) -> Choice | None:
-        """Compile the update."""
+    def prepare(self, items_KB: Items, weight_KB: np.ndarray | None, draws: Arrays, updates: float) -> Choice | None:
+        """Compile the update, however often it will run."""
+        del updates
         self.update(self.init(0), items_KB, weight_KB, 0.0, 0, draws)
         return None
 

@@ -44,7 +44,7 @@ def _instance(network: object) -> Any:
     made, what = network, "the network is"
     if isinstance(network, RegisteredNetwork):
         made, what = network.make(), f"{network} made"
-    if isinstance(made, type):
+    if isinstance(made, type) and callable(getattr(made, "init", None)):
         raise SpecError(f"{what} {what_is(made)}, expected an instance of it: {made.__qualname__}(…)")
     if not all(callable(getattr(made, name, None)) for name in ("init", "apply")):
         raise SpecError(f"{what} {what_is(made)}, {EXPECTED}")

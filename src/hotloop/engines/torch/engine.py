@@ -15,7 +15,7 @@ from hotloop.engines.torch.gradient_steps import GradientSteps, LearnerState, St
 from hotloop.engines.torch.modules import Given, Mode
 from hotloop.engines.torch.setup import choose_device, refuse
 from hotloop.errors import NetworkFailed, SpecError
-from hotloop.experience import Item, Items
+from hotloop.experience import METRICS, Item, Items
 from hotloop.spec import Spec
 from hotloop.trees import Arrays, ArraySpec, Form, Shapes, tree_map
 
@@ -64,8 +64,14 @@ class TorchEngine:
         """Bytes the GPU can still give; None on a CPU."""
         return int(torch.cuda.mem_get_info(self.device)[0]) if self.device.type == "cuda" else None
 
-    def prepare(self, items_KB: Items, weight_KB: np.ndarray | None, draws: Arrays) -> Choice | None:
+    def prepare(self, items_KB: Items, weight_KB: np.ndarray | None, draws: Arrays, updates: float) -> Choice | None:
         """Compile, if the spec says so, or if it leaves the choice and measuring shows that it pays."""
+        try:
+            return self._prepare(items_KB, weight_KB, draws, updates)
+        except NetworkFailed as error:  # nothing has begun yet
+            raise SpecError(str(error)) from error
+
+    def _prepare(self, items_KB: Items, weight_KB: np.ndarray | None, draws: Arrays, updates: float) -> Choice | None:
         if self._team is not None:
             self.update(self.init(0), items_KB, weight_KB, 0.0, 0, draws)
             is_open = self.spec.torch.mode == "auto"
@@ -86,14 +92,19 @@ class TorchEngine:
             self._steps = modes.required(self.spec, self.network, on(items_KB))
             return None
         # Two ways to learn can be told apart by what they make of random numbers; a module of someone else's need not
-        # take any number for an observation, as one that looks something up by them.
-        try:
-            run = on(_with_numbers(items_KB))
-            run(self._steps)
-        except NetworkFailed:
+        # take any number for an observation, as one that looks something up by them, or takes a root.
+        run = on(_with_numbers(items_KB))
+        if not self._learns(run):
             run = on(items_KB._replace(r_t=_with_numbers(items_KB).r_t))
-        self._steps, choice = modes.choose(self.spec, self.network, start.params, run)
+        self._steps, choice = modes.choose(self.spec, self.network, start.params, run, updates)
         return choice
+
+    def _learns(self, run: Callable[[modes.Steps], Stepped]) -> bool:
+        """Whether gradient steps can be taken so, and are."""
+        try:
+            return bool(run(self._steps).sums[METRICS.index("applied")] > 0)  # sync
+        except NetworkFailed:
+            return False
 
     # -- state ------------------------------------------------------------------------------------------
 
@@ -236,11 +247,15 @@ class TorchEngine:
 
 
 def _with_numbers(items_KB: Items) -> Items:
-    """Batches with random numbers for their fractions."""
+    """Batches with random numbers for their fractions and bytes."""
     random = np.random.default_rng(0)
-    return tree_map(
-        lambda array: random.standard_normal(array.shape, np.float32) if array.dtype == np.float32 else array, items_KB
-    )
+
+    def numbers(array: np.ndarray) -> np.ndarray:
+        if array.dtype == np.uint8:
+            return random.integers(0, 256, array.shape, np.uint8)
+        return random.standard_normal(array.shape, np.float32) if array.dtype == np.float32 else array
+
+    return tree_map(numbers, items_KB)
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ from hotloop.engines.networks import TargetOutputs
 from hotloop.engines.torch.modules import Mode, Params
 from hotloop.engines.torch.network import QNetwork
 from hotloop.engines.torch.optimizers import Moments, Rate, stepper
+from hotloop.errors import NetworkFailed, said
 from hotloop.experience import METRICS, Item
 from hotloop.learning import loss_scale, targets
 from hotloop.spec import Spec
@@ -231,12 +232,21 @@ class GradientSteps:
         with torch.enable_grad():
             leaf = params.detach().requires_grad_()
             loss, td_B, q = self.loss(self._layout.unflatten(leaf), batch, outputs, weight_B, draws)
-            (gradient,) = torch.autograd.grad(loss * scale.factor if scale else loss, leaf)
+            gradient = self._gradient(loss * scale.factor if scale else loss, leaf)
         if scale:  # what stands apart asks for its step whatever the loss is multiplied by
             apart = self.network.stands_apart
             unscaled = gradient / scale.factor
             gradient = unscaled if apart is None else torch.where(apart, gradient, unscaled)
         return Slope(gradient, loss.detach(), td_B, q)
+
+    def _gradient(self, loss: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+        try:
+            (gradient,) = torch.autograd.grad(loss, leaf)
+        except Exception as error:
+            if not self.network.is_own:
+                raise
+            raise NetworkFailed(f"the way back through the network raised {said(error)}") from error
+        return gradient
 
     @torch.no_grad()
     def _step(

@@ -39,11 +39,12 @@ def compiled_steps(spec: Spec, network: QNetwork) -> Steps:
     return CompiledSteps(GradientSteps(spec, network, in_place=False))
 
 
-def choose(spec: Spec, network: QNetwork, start: torch.Tensor, run: Callable[[Steps], Stepped]) -> tuple[Steps, Choice]:
-    """The faster of both for this spec, and why; `run` takes a block's gradient steps from the weights `start` on."""
+def choose(
+    spec: Spec, network: QNetwork, start: torch.Tensor, run: Callable[[Steps], Stepped], updates: float
+) -> tuple[Steps, Choice]:
+    """The faster of both for so many gradient steps, and why; `run` takes a block's from the weights `start` on."""
     eager = eager_steps(spec, network)
     seconds, expected = _timed(eager, run)
-    updates = spec.stop.steps * spec.replay_ratio
     in_all = seconds * updates / spec.updates_per_draw
     measured = f"{updates:,.0f} gradient steps take about {in_all:.0f} s"
     if in_all < WORTH_COMPILING:
@@ -71,15 +72,21 @@ def required(spec: Spec, network: QNetwork, run: Callable[[Steps], Stepped]) -> 
         run(steps)
     except Exception as error:  # whatever a compiler and networks of someone else's raise
         raise SpecError(
-            f"{FIELD} is compiled, but this cannot be compiled here: {_in_a_line(error)}; use {FIELD}=eager"
+            f"{FIELD} is compiled, but this cannot be compiled here: {_in_a_line(error)}; use {FIELD}=eager "
+            "(hotloop resume: --torch-mode eager)"
         ) from error
     return steps
 
 
 def _is_same(got: Stepped, expected: Stepped, start: torch.Tensor, spec: Spec) -> bool:
-    """Whether two ways to take the same steps end nearly at the same place."""
+    """Whether two ways to take the same steps end nearly at the same place, with errors and sums nearly the same."""
+    near = NEAR[spec.precision]
     apart, way = (got.state.params - expected.state.params).norm(), (expected.state.params - start).norm()
-    return bool(apart <= NEAR[spec.precision] * way)
+    is_near = [
+        torch.allclose(one, other, rtol=near, atol=near)
+        for one, other in ((got.td_KB, expected.td_KB), (got.sums, expected.sums))
+    ]
+    return bool(way > 0) and bool(apart <= near * way) and all(is_near)
 
 
 def _timed(steps: Steps, run: Callable[[Steps], Stepped]) -> tuple[float, Stepped]:

@@ -31,11 +31,12 @@ class QNetwork:
         self.num_actions, self.numbers, self.device = num_actions, numbers, device
         self._obs = cast(Specs, tree_map(lambda leaf: ArraySpec(leaf.shape, leaf.dtype), obs))
         frozen: set[str] = set()
-        self._constants: dict[str, torch.Tensor] = {}
+        self.is_own = network is not None
+        self._state_dict: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] = dict
         if network is None:
             self._functions = _composed(spec, num_actions)
         else:
-            self._functions, frozen, self._constants = own_network(network, self._no_obs())
+            self._functions, frozen, self._state_dict = own_network(network, self._no_obs(), num_actions)
         self.head: Head = spec.network.head if isinstance(spec.network, Network) else ScalarHead()
         self.xp = TorchArrays(numbers, device)
         self.maths = estimates_of(spec, self.head, self.xp, detached)
@@ -43,7 +44,8 @@ class QNetwork:
         self._half = HALVES[spec.precision]
         params = self.fresh(0)
         self.layout, self.noise_size = Layout(params, numbers, device), noise_size(params)
-        self.stands_apart = self._where(lambda name: name.rpartition("/")[2] in RUNNING or name in frozen)
+        running = () if self.is_own else RUNNING  # names that are ours
+        self.stands_apart = self._where(lambda name: name.rpartition("/")[2] in running or name in frozen)
         """Which numbers of the flat vector no optimiser moves: running averages, and what the user froze."""
         self._refuse_wrong_output()
 
@@ -75,9 +77,9 @@ class QNetwork:
         return self.maths.q(self.estimate(params, obs_B, mode).values)
 
     def state_dict(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Copies of flat weights by the names that a `torch.nn.Module` has for them, and what else it holds."""
+        """Copies of flat weights by the names that a `torch.nn.Module` has for them."""
         named = named_leaves(self.layout.unflatten(weights.detach().clone()))
-        return {**self._constants, **{name.replace("/", "."): cast(torch.Tensor, leaf) for name, leaf in named.items()}}
+        return self._state_dict({name.replace("/", "."): cast(torch.Tensor, leaf) for name, leaf in named.items()})
 
     def empty_obs(self, count: int) -> Any:
         """Observations of zeros."""
@@ -86,6 +88,7 @@ class QNetwork:
     def _refuse_wrong_output(self) -> None:
         """A network gives one finite Q-value per action, for one observation and for several."""
         params = self.layout.unflatten(self.layout.flatten(self.fresh(0)))
+        chance = self._chance()
         for count in (1, 2):
             try:
                 q = self.q(params, self.empty_obs(count), Mode("act"))
@@ -98,11 +101,16 @@ class QNetwork:
                 )
             if not bool(torch.isfinite(q).all()):  # sync
                 raise SpecError(f"the network returns {q.tolist()} for observations of zeros; expected finite Q-values")
-        if not torch.allclose(q, self.q(params, self.empty_obs(count), Mode("act")), rtol=1e-3, atol=1e-5):
+        if not all(map(torch.equal, chance, self._chance())):
             raise SpecError(
-                "the network returns other Q-values each time for the same observations: it draws random numbers, and "
-                "a run could be neither repeated nor resumed; leave that out (network.head.noise explores by noise)"
+                "the network draws random numbers in its forward pass, so a run could be neither repeated nor resumed; "
+                "leave that out (of dropout: training=self.training; network.head.noise explores by noise)"
             )
+
+    def _chance(self) -> list[torch.Tensor]:
+        """Where torch's own streams of random numbers are."""
+        streams = [torch.get_rng_state()]
+        return [*streams, torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else streams
 
     def _where(self, is_meant: Callable[[str], bool]) -> torch.Tensor | None:
         """Which numbers of the flat vector belong to parameters of certain names; None if none do."""

@@ -2,11 +2,11 @@
 
 An instance begins with the weights it has; a class is called without arguments, one that is registered with the options
 of the spec, and begins with what that makes. Modules run as in `eval()`. Weights that do not require a gradient stay as
-they are, and so do buffers: fractions are saved with the weights, and whatever a forward pass writes into one is
-forgotten.
+they are, and so do buffers, which are saved with the weights: whatever a forward pass writes into one is forgotten.
 """
 
 import copy
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from hotloop.engines.networks import HeadOutput
 from hotloop.engines.registered import RegisteredNetwork, what_is
 from hotloop.engines.torch.modules import Functions, Inputs, Mode, Params
 from hotloop.errors import NetworkFailed, SpecError, said
-from hotloop.trees import leaves
+from hotloop.trees import leaves, tree_map
 
 EXPECTED = "expected a torch.nn.Module, or a class of them that takes no arguments; a flax module is for engine jax"
 
@@ -24,48 +24,70 @@ class OwnNetwork(NamedTuple):
     """The user's module as functions of its weights."""
 
     functions: Functions
-    frozen: set[str]  # names of weights that are not learned
-    constants: dict[str, torch.Tensor]  # what else its `state_dict` holds: buffers of whole numbers
+    frozen: set[str]  # names of what is not learned
+    state_dict: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]  # from its weights by `a.b.c`
 
 
-def own_network(network: object, obs_B: Inputs) -> OwnNetwork:
+def own_network(network: object, obs_B: Inputs, num_actions: int) -> OwnNetwork:
     """What a module, or what makes one, is to an engine; `obs_B` are observations as it will see them."""
     form = _made(network, 0, obs_B)
     # Weights are lent to a module while it runs. One that acts may do so while another learns, on another thread.
     acting = copy.deepcopy(form)
-    buffers = set(_saved_buffers(form))
+    saved, unsaved = _buffers(form)
     frozen = {name for name, leaf in form.named_parameters() if not leaf.requires_grad}
 
     def init(random: torch.Generator, obs_B: Inputs) -> Params:
         is_made_anew = isinstance(network, type | RegisteredNetwork)
         made = _made(network, random.initial_seed(), obs_B) if is_made_anew else form
-        named = {**dict(made.named_parameters()), **_saved_buffers(made)}
-        return _nested({name: leaf.detach().cpu() for name, leaf in named.items()})
+        named = {**dict(made.named_parameters()), **_buffers(made).saved}
+        return _nested({name: leaf.detach().cpu().to(torch.float32) for name, leaf in named.items()})
 
     def apply(params: Params, obs_B: Inputs, mode: Mode) -> HeadOutput[torch.Tensor]:
         given = {name: leaf.detach() if name in frozen else leaf for name, leaf in _flat(params).items()}
-        given |= {name: given[name].detach().clone() for name in buffers}  # which a forward pass may write into
+        device = next(iter(given.values())).device
+        # Copies, as a forward pass may write into them.
+        given |= {name: given[name].detach().to(leaf.dtype, copy=True) for name, leaf in saved.items()}
+        given |= {name: leaf.to(device, copy=True) for name, leaf in unsaved.items()}
         try:
-            q_BA = torch.func.functional_call(acting if mode.role == "act" else form, given, (obs_B,))
+            # It sees copies: it may write into them, and the replay or another pass reads what it was given.
+            seen = tree_map(torch.clone, obs_B)
+            q_BA = torch.func.functional_call(acting if mode.role == "act" else form, given, (seen,))
         except Exception as error:  # whatever the user's own code raises
             raise NetworkFailed(f"the network raised {said(error)}, for observations {_described(obs_B)}") from error
         if not isinstance(q_BA, torch.Tensor):
-            raise SpecError(f"the network returns {what_is(q_BA)}, expected a tensor: one Q-value per action")
+            raise NetworkFailed(f"the network returns {what_is(q_BA)}, expected a tensor: one Q-value per action")
+        count = leaves(obs_B)[0].shape[0]
+        if q_BA.shape != (count, num_actions):
+            raise NetworkFailed(
+                f"the network returns shape {tuple(q_BA.shape)} for {count} observation(s), expected "
+                f"({count}, {num_actions}): one Q-value per action"
+            )
         return HeadOutput(q_BA)
 
-    learned = {name for name, _ in form.named_parameters()} | buffers
-    constants = {name: leaf for name, leaf in form.state_dict().items() if name not in learned}
-    return OwnNetwork(Functions(init, apply), {name.replace(".", "/") for name in frozen | buffers}, constants)
+    once = {id(leaf): name for name, leaf in form.named_parameters()}
+    names = {
+        name: once[id(leaf)] for name, leaf in form.named_parameters(remove_duplicate=False)
+    }  # of tied weights too
+
+    def state_dict(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        by_name = {name: weights[kept] for name, kept in names.items()}
+        return {**by_name, **{name: weights[name].to(leaf.dtype) for name, leaf in saved.items()}}
+
+    apart = {name.replace(".", "/") for name in frozen | set(saved)}
+    return OwnNetwork(Functions(init, apply), apart, state_dict)
 
 
-def _saved_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Buffers of fractions that the module would have in its `state_dict`."""
-    saved, names = module.state_dict(), {name for name, _ in module.named_parameters()}
-    return {name: leaf for name, leaf in saved.items() if name not in names and _is_of_fractions(leaf)}
+class _Buffers(NamedTuple):
+    saved: dict[str, torch.Tensor]  # what the module would have in its `state_dict`
+    unsaved: dict[str, torch.Tensor]
 
 
-def _is_of_fractions(leaf: object) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+def _buffers(module: torch.nn.Module) -> _Buffers:
+    named, kept = dict(module.named_buffers()), module.state_dict()
+    return _Buffers(
+        {name: leaf for name, leaf in named.items() if name in kept},
+        {name: leaf for name, leaf in named.items() if name not in kept},
+    )
 
 
 def _made(network: object, seed: int, obs_B: Inputs) -> torch.nn.Module:
@@ -75,19 +97,32 @@ def _made(network: object, seed: int, obs_B: Inputs) -> torch.nn.Module:
         module = _instance(network).eval()
         if any(torch.nn.parameter.is_lazy(leaf) for leaf in module.parameters()):  # as of LazyLinear
             _run_once(module, obs_B)
-    for part in module.modules():
-        if isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and part.track_running_stats:
-            raise SpecError(
-                f"{type(module).__qualname__} has a {type(part).__name__}, whose running averages would not be "
-                "learned; use LayerNorm or GroupNorm"
-            )
-    held = [*module.parameters(), *_saved_buffers(module).values()]
-    others = sorted({str(leaf.dtype) for leaf in held if leaf.dtype != torch.float32})
-    if others:
-        raise SpecError(f"{type(module).__qualname__} has weights of {', '.join(others)}, expected torch.float32")
-    if not any(True for _ in module.parameters()):
-        raise SpecError(f"{type(module).__qualname__} has no weights; there is nothing to learn")
+    _refuse(module)
     return module
+
+
+def _refuse(module: torch.nn.Module) -> None:
+    """Raise SpecError for what cannot be learned or saved."""
+    name = type(module).__qualname__
+    for part in module.modules():
+        if isinstance(part, torch.nn.modules.batchnorm._NormBase) and part.track_running_stats:
+            raise SpecError(
+                f"{name} has a {type(part).__name__}, whose running averages would not be learned; use LayerNorm or "
+                "GroupNorm"
+            )
+    others = sorted({str(leaf.dtype) for leaf in module.parameters() if leaf.dtype != torch.float32})
+    if others:
+        raise SpecError(f"{name} has weights of {', '.join(others)}, expected torch.float32")
+    if not any(leaf.requires_grad for leaf in module.parameters()):
+        has_any = any(True for _ in module.parameters())
+        raise SpecError(f"{name} has no weights{' that require a gradient' * has_any}; there is nothing to learn")
+    for key, leaf in _buffers(module).saved.items():
+        is_lost = leaf.is_complex() or not torch.equal(leaf.to(torch.float32).to(leaf.dtype), leaf)
+        if is_lost:
+            raise SpecError(
+                f"{name} has a buffer, {key}, that float32 cannot hold ({leaf.dtype}); it would not be saved with the "
+                "weights: register it with persistent=False"
+            )
 
 
 def _run_once(module: torch.nn.Module, obs_B: Inputs) -> None:

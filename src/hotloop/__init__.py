@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hotloop.api import profile_env, resume
+    from hotloop.api import profile_env, resume, slm_lab
     from hotloop.listeners import STOP, Listener
     from hotloop.registry import (
         Entry,
@@ -36,6 +36,7 @@ __all__ = [
     "register_network",
     "register_torso",
     "resume",
+    "slm_lab",
     "train",
 ]
 
@@ -49,6 +50,7 @@ _PUBLIC = {
     "load": "hotloop.api",
     "profile": "hotloop.api",
     "profile_env": "hotloop.api",
+    "slm_lab": "hotloop.api",
     "Entry": "hotloop.registry",
     "HeadRecord": "hotloop.registry",
     "NetworkRecord": "hotloop.registry",

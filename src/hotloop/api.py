@@ -130,6 +130,19 @@ class Run:
         return f"Run({where!r}, env_steps={self.env_steps}, return_mean={self.return_mean})"
 
 
+def slm_lab(file: str | Path, name: str | None = None, **variables: str) -> Spec:
+    """One spec of a file of SLM-Lab's in our words, to be trained; `variables` fill its `${name}`s.
+
+    What is not done as there is a RuntimeWarning each; `hotloop.train(hotloop.slm_lab(file, name))`.
+    """
+    from hotloop.spec.reading import load_slm_lab
+
+    spec, found = load_slm_lab(file, name, variables)
+    for notice in found.notices:
+        Silent().warn(f"{found.spec['name']}: {notice}")
+    return spec
+
+
 def train(
     spec: Source,
     *,

@@ -33,6 +33,10 @@ app = typer.Typer(
 LONGEST_LINE = 500
 
 SpecArgument = Annotated[str | None, typer.Argument(metavar="SPEC", help="A preset's name or a YAML/JSON file.")]
+NameArgument = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="Which spec of a file of SLM-Lab's; the only one by default.")
+]
+VarOption = Annotated[list[str] | None, typer.Option("--var", metavar="k=v", help="Fill a ${k} of SLM-Lab's file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="a.b=c", help="Override a field of the spec.")]
 EnvOption = Annotated[str | None, typer.Option(help="Env id; alone, trains the default spec on it.")]
@@ -49,8 +53,10 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a ru
 @app.command()
 def train(
     spec: SpecArgument = None,
+    name: NameArgument = None,
     env: EnvOption = None,
     set_: SetOption = None,
+    var: VarOption = None,
     steps: StepsOption = None,
     seed: SeedOption = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds trained side by side, from --seed on.")] = None,
@@ -64,7 +70,7 @@ def train(
     from hotloop import api
 
     short = {"engine": engine, "pipeline": pipeline, "seeds": seeds}
-    parsed = _read_spec(spec, set_, {"env.id": env, "stop.steps": steps, "seed": seed, **short})
+    parsed = _read_spec(spec, set_, {"env.id": env, "stop.steps": steps, "seed": seed, **short}, name, var)
     if plan:
         from hotloop.assembly import Assembly
         from hotloop.envs.naming import look_in_current_folder
@@ -87,8 +93,10 @@ def train(
 @app.command()
 def profile(
     spec: SpecArgument = None,
+    name: NameArgument = None,
     env: EnvOption = None,
     set_: SetOption = None,
+    var: VarOption = None,
     steps: StepsOption = None,
     seed: SeedOption = None,
     engine: EngineOption = None,
@@ -119,7 +127,7 @@ def profile(
         print_functions(found, _console())
         return
     short = {"engine": engine, "pipeline": pipeline}
-    parsed = _read_spec(spec, set_, {"env.id": env, "stop.steps": steps, "seed": seed, **short})
+    parsed = _read_spec(spec, set_, {"env.id": env, "stop.steps": steps, "seed": seed, **short}, name, var)
     _report(lambda reporter: api.profile(parsed, out=out or api.DEFAULT, trace=trace, reporter=reporter), as_json)
 
 
@@ -211,6 +219,45 @@ def list_(plugin: PluginOption = None, as_json: JsonOption = False) -> None:
             typer.echo(f"  {name:<18}{about}")
 
 
+@app.command()
+def convert(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A JSON or YAML file of SLM-Lab's specs.")],
+    name: NameArgument = None,
+    var: VarOption = None,
+    out: Annotated[Path | None, typer.Option(help="Write it there instead of to stdout; must not exist.")] = None,
+) -> None:
+    """Write a spec of SLM-Lab's as one of ours, in YAML, and say what is not done as there."""
+    from hotloop.spec.reading import load_slm_lab, to_yaml
+
+    parsed, found = load_slm_lab(file, name, _parse_var(var or []))
+    text = "".join([*(f"# {notice}\n" for notice in found.notices), to_yaml(parsed)])
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        with out.open("x") as written:
+            written.write(text)
+    except OSError as error:
+        raise SpecError(f"--out {out} cannot be written: {error}") from None
+    typer.echo(str(out))
+
+
+@app.command()
+def metrics(run: RunArgument, as_json: JsonOption = False) -> None:
+    """Say what SLM-Lab's figures are for a run: strength, efficiency, stability; over several seeds consistency."""
+    from hotloop.runs.folder import RunFolder
+    from hotloop.runs.slm_figures import figures_of, sessions_of
+
+    folder = RunFolder.open(run)
+    found = figures_of(sessions_of(folder.path), folder.read_spec().env.id)
+    if as_json:
+        _print_json(found)
+        return
+    for name, value in found.items():
+        shown = "–" if value is None else f"{value:.4g}" if isinstance(value, float) else value
+        typer.echo(f"{name:>20}  {shown}")
+
+
 @app.command("check-env")
 def check_env(
     env: Annotated[str, typer.Argument(metavar="ID", help="A Gymnasium id; module:Id imports the module first.")],
@@ -291,14 +338,29 @@ def main() -> None:
             raise
 
 
-def _read_spec(spec: str | None, assignments: list[str] | None, short: Mapping[str, str | int | None]) -> "Spec":
-    """The spec with --set and the short options on top; an env alone gets the default spec."""
-    from hotloop.spec.reading import load_spec
+def _read_spec(
+    spec: str | None,
+    assignments: list[str] | None,
+    short: Mapping[str, str | int | None],
+    name: str | None = None,
+    variables: list[str] | None = None,
+) -> "Spec":
+    """The spec with --set and the short options on top; an env alone gets the default spec.
+
+    `name` and `variables` are for files of SLM-Lab's; what cannot be done as there is said on stderr.
+    """
+    from hotloop.spec.reading import is_slm_lab_file, load_slm_lab, load_spec
 
     env = short["env.id"]
     if spec is None and not env:
         raise SpecError("say what to train: a preset (`hotloop list`), a file, or --env ID")
     given = {path: value for path, value in short.items() if value is not None}
+    if spec is not None and (name is not None or variables or is_slm_lab_file(spec)):
+        overrides = {**_parse_set(assignments or []), **given}
+        parsed, found = load_slm_lab(spec, name, _parse_var(variables or []), overrides)
+        for notice in found.notices:
+            typer.echo(f"not as in SLM-Lab, or worth knowing: {notice}", err=True)
+        return parsed
     base = spec if spec is not None else {"name": re.sub(r"[^\w.-]+", "-", str(env))}
     return load_spec(base, {**_parse_set(assignments or []), **given}, imports_plugins=True)
 
@@ -325,6 +387,16 @@ def _console() -> "Console":
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=140)
+
+
+def _parse_var(assignments: list[str]) -> dict[str, str]:
+    parsed = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name:
+            raise SpecError(f"--var '{assignment}': expected k=v, e.g. --var env=ALE/Pong-v5")
+        parsed[name] = value
+    return parsed
 
 
 def _parse_set(assignments: list[str]) -> dict[str, object]:

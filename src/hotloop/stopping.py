@@ -68,6 +68,6 @@ def divergence(host: Reading, members: Members, index: int, dump: Path | None) -
         f"the last {host.skipped_in_a_row[index]} updates{whose} had a loss or gradient that is not finite "
         f"(env step {host.env_steps:,}); the weights are those before them"
         + (f", the whole state is in {dump}" if dump else "")
-        + ". Try a lower optimizer.learning_rate, or look for rewards, observations or outputs of your own network that "
+        + ". Try a lower optimizer.learning_rate, or look for rewards, observations or outputs of your network that "
         "are not finite"
     )

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from hotloop import plugins, registry
 from hotloop.errors import SpecError
+from hotloop.spec import slm_lab
 from hotloop.spec.kinds import UNKNOWN_KIND, kinds_of, sections_in
 from hotloop.spec.rules import NOT_IN_TURNS, NOT_ON_POLICY, ONLY_ON_THE_HOST
 from hotloop.spec.spec import MODULE_NAME, SPEC_VERSION, Spec
@@ -51,6 +52,32 @@ def load_spec(
     if imports_plugins:
         plugins.import_named(plugins_in(data), plugins.current_folder())
     return parse_spec(data)
+
+
+def load_slm_lab(
+    source: str | Path,
+    name: str | None = None,
+    variables: Mapping[str, str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+) -> tuple[Spec, slm_lab.Translated]:
+    """One spec of a file of SLM-Lab's in our words; `variables` fill its `${name}`s, `overrides` are fields of ours."""
+    text, where = _text(source)
+    data = _parsed(slm_lab.filled(text, variables or {}, where), where)
+    if not slm_lab.is_slm_lab(data):
+        raise SpecError(f"{where} is not a file of SLM-Lab's specs: each of them has agent and env; leave the name out")
+    found = slm_lab.translated(*slm_lab.chosen(data, name, where), variables)
+    return load_spec(found.spec, overrides), found
+
+
+def is_slm_lab_file(source: str) -> bool:
+    """Whether a file, if it is one, holds specs of SLM-Lab's."""
+    path = Path(source)
+    if source in preset_names() or path.suffix not in (".json", ".yaml", ".yml") or not path.is_file():
+        return False
+    try:
+        return slm_lab.is_slm_lab(_parsed(*_text(source)))
+    except SpecError:  # which whoever reads it says
+        return False
 
 
 def plugins_in(data: Mapping[str, object]) -> tuple[str, ...]:
@@ -140,7 +167,13 @@ def _read(source: "str | Path | Mapping[str, object] | Spec") -> dict[str, objec
         return given(source)
     if isinstance(source, Mapping):
         return _with_base(copy.deepcopy(dict(source)), "the spec")
-    return read_text(*_text(source))
+    data = read_text(*_text(source))
+    if slm_lab.is_slm_lab(data):
+        raise SpecError(
+            f"{source} holds specs of SLM-Lab's ({', '.join(data)}); hotloop train {source} NAME, and from Python "
+            "hotloop.train(hotloop.slm_lab(FILE, NAME))"
+        )
+    return data
 
 
 def _text(source: str | Path) -> tuple[str, str]:

@@ -1,0 +1,119 @@
+"""The figures by which users of SLM-Lab compare runs: strength, efficiency, stability, consistency.
+
+They are made of the mean return of training episodes in each line of metrics. (There, with several envs, each line has
+the mean of the last hundred episodes instead.) A session there is a seed here, a trial all seeds of a run.
+"""
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hotloop.errors import SpecError
+from hotloop.members import is_member_name
+from hotloop.plain import Figures
+from hotloop.runs import metrics
+
+RANDOM_RETURNS = {
+    "CartPole-v1": 22.97,
+    "cartpole": 22.97,
+    "Acrobot-v1": -499.86,
+    "LunarLander-v3": -186.776,
+    "MountainCar-v0": -200.0,
+    "ALE/Pong-v5": -20.25,
+    "ALE/Qbert-v5": 164.0,
+}
+"""Mean returns of random actions, as SLM-Lab has measured them (its `_random_baseline.json`); others count as 0."""
+WINDOW = 100
+"""Lines of metrics whose mean is the score at the end."""
+
+
+class Session(NamedTuple):
+    """One seed: env steps, gradient steps and mean return of each line of metrics in which episodes ended."""
+
+    env_steps: np.ndarray
+    updates: np.ndarray
+    returns: np.ndarray
+
+
+def sessions_of(folder: Path, by: str = "by_seed") -> list[Session]:
+    """The seeds of a run: in folders of their own, side by side in its lines of metrics, or one alone."""
+    seeds = sorted(
+        path for path in folder.iterdir() if is_member_name(path.name) and (path / "metrics.jsonl").is_file()
+    )
+    if seeds:
+        return [_session(metrics.read(path / "metrics.jsonl"), None, by) for path in seeds]
+    rows = metrics.read(folder / "metrics.jsonl")
+    of_each = next((row[by] for row in rows if row["kind"] == "train" and by in row), None)
+    if not isinstance(of_each, dict):
+        return [_session(rows, None, by)]
+    count = len(of_each["updates"]) if isinstance(of_each["updates"], list) else 0
+    return [_session(rows, index, by) for index in range(count)]
+
+
+def _session(rows: list[Figures], index: int | None, by: str) -> Session:
+    found = []
+    for row in rows:
+        if row["kind"] != "train":
+            continue
+        of_each = row.get(by)
+        values = [
+            of_each[name][index] if index is not None and isinstance(of_each, dict) else row[name]
+            for name in ("updates", "ep_return_mean")
+        ]
+        if values[1] is not None:
+            found.append([row["env_steps"], *values])
+    table = np.array(found, np.float64).reshape(-1, 3)
+    return Session(*table.T)
+
+
+def figures_of(sessions: list[Session], env_id: str) -> Figures:
+    """Means over the seeds, and consistency, as SLM-Lab's formulas have them; None where there is too little to say."""
+    if not all(len(session.returns) for session in sessions):
+        raise SpecError("no episode has ended in this run yet, so there is nothing to compare")
+    by_chance = RANDOM_RETURNS.get(env_id, 0.0)
+    strengths = [session.returns - by_chance for session in sessions]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        each = {
+            "total_reward_ma": [session.returns[-WINDOW:].mean() for session in sessions],
+            "strength": [strength.mean() for strength in strengths],
+            "max_strength": [strength.max() for strength in strengths],
+            "final_strength": [strength[-1] for strength in strengths],
+            "sample_efficiency": [
+                _efficiency(s, session.env_steps) for s, session in zip(strengths, sessions, strict=True)
+            ],
+            "training_efficiency": [
+                _efficiency(s, session.updates) for s, session in zip(strengths, sessions, strict=True)
+            ],
+            "stability": [_stability(strength) for strength in strengths],
+        }
+        found: Figures = {name: _plain(np.mean(values)) for name, values in each.items()}
+        found["consistency"] = _plain(_consistency(strengths)) if len(sessions) > 1 else None
+    return {"sessions": len(sessions), "random_return": by_chance, **found}
+
+
+def _efficiency(strength: np.ndarray, times: np.ndarray) -> float:
+    """How early strength came: its mean of 1 / time, weighted by strength."""
+    after_zero = times > 0
+    return float((strength[after_zero] / times[after_zero]).sum() / strength.sum())
+
+
+def _stability(strength: np.ndarray) -> float:
+    """1 less the share of strength that was lost from one line to the next."""
+    return (
+        float(1 - abs(np.minimum(np.diff(strength), 0.0).sum() / strength[:-1].sum()))
+        if len(strength) > 1
+        else math.nan
+    )
+
+
+def _consistency(strengths: list[np.ndarray]) -> float:
+    """1 less two standard deviations over the seeds, as a share of their mean."""
+    shortest = min(map(len, strengths))
+    table = np.stack([strength[:shortest] for strength in strengths])
+    return float(1 - 2 * table.std(axis=0, ddof=1).sum() / table.mean(axis=0).sum())
+
+
+def _plain(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

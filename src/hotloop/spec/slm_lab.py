@@ -413,6 +413,7 @@ class _Translation:
     def _log(self, frames: int) -> Section:
         return {
             "every": self._whole("meta.log_frequency", 10_000),
+            "exact": True,
             "checkpoint_every": max(10_000, frames // 10),
             "save_replay": not self._env_id().startswith("ALE/"),
         }

@@ -36,6 +36,7 @@ __all__ = [
     "register_network",
     "register_torso",
     "resume",
+    "search",
     "train",
 ]
 
@@ -49,6 +50,7 @@ _PUBLIC = {
     "load": "hotloop.api",
     "profile": "hotloop.api",
     "profile_env": "hotloop.api",
+    "search": "hotloop.searching.run",
     "Entry": "hotloop.registry",
     "HeadRecord": "hotloop.registry",
     "NetworkRecord": "hotloop.registry",

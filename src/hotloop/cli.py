@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hotloop.api import Run
     from hotloop.plain import Figures, Json
     from hotloop.progress import Reporter
+    from hotloop.searching.run import Search
     from hotloop.spec import Spec
 
 app = typer.Typer(
@@ -134,6 +135,49 @@ def resume(
     from hotloop import api
 
     _report(lambda reporter: api.resume(run, steps=steps, trust=trust, reporter=reporter), as_json)
+
+
+@app.command()
+def search(
+    spec: SpecArgument = None,
+    env: EnvOption = None,
+    set_: SetOption = None,
+    trials: Annotated[int | None, typer.Option(help="Trials in all; 20 by default.")] = None,
+    parallel: Annotated[
+        int | None, typer.Option(help="Trials side by side; by default one for every two cores.")
+    ] = None,
+    steps: StepsOption = None,
+    seed: SeedOption = None,
+    seeds: Annotated[int | None, typer.Option(help="Seeds of each trial; its score is then their IQM.")] = None,
+    prune: Annotated[bool, typer.Option(help="End a trial that is worse than the median of those before it.")] = True,
+    out: Annotated[Path | None, typer.Option(help="Folder of the search; one that is there is continued.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Search for the best values of a spec's fields, drawn from what its file says under `search:`.
+
+    Each trial is a whole training, in a process and a run folder of its own. Ctrl-C saves and stops; the same command
+    with --out of the search's folder continues it, also after a crash. Needs pip install 'hotloop[search]'.
+    """
+    from hotloop.api import DEFAULT
+    from hotloop.progress import Terminal
+    from hotloop.searching.run import TRIALS, search_in
+    from hotloop.spec.reading import space_in
+
+    parsed = _read_spec(spec, set_, {"env.id": env, "stop.steps": steps, "seed": seed, "seeds": seeds})
+    with Terminal() as reporter:
+        found = search_in(
+            parsed,
+            None if spec is None else space_in(spec),
+            trials=TRIALS if trials is None else trials,
+            parallel=parallel,
+            out=out or DEFAULT,
+            prune=prune,
+            reporter=reporter,
+        )
+    if as_json:
+        _print_json(found.as_json())
+        return
+    _print_search(found)
 
 
 @app.command("eval")
@@ -367,6 +411,28 @@ def _report(work: "Callable[[Reporter], Run]", as_json: bool) -> None:
         print_tables(run.profile, _console())
     for what, command in _next_commands(run, path).items():
         typer.echo(f"  {what:<10} {command}")
+
+
+def _print_search(found: "Search") -> None:
+    counts = ", ".join(f"{found.count(state)} {state}" for state in ("completed", "pruned", "failed"))
+    typer.echo(f"{found.stopped or 'search done'}: {len(found.records)} trial(s), {counts}")
+    if found.best is not None:
+        typer.echo(f"  best       trial {found.best.number}, score {found.best.score:g}")
+        for path, value in found.best.values.items():
+            share = f"   importance {found.importances[path]:.0%}" if path in found.importances else ""
+            shown = f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
+            typer.echo(f"             {path:<34} {shown:<16}{share}")
+    named = shlex.quote(str(found.path))
+    typer.echo(f"  search     {found.path}")
+    for name, file in (("picture", "search.png"), ("table", "trials.csv")):
+        if (found.path / file).is_file():
+            typer.echo(f"  {name:<10} {found.path / file}")
+    if found.best_spec is not None:
+        typer.echo(f"  train      hotloop train {shlex.quote(str(found.best_spec))}")
+    if found.stopped:
+        words = sys.argv[1:]
+        is_given = any(word == "--out" or word.startswith("--out=") for word in words)
+        typer.echo(f"  continue   hotloop {shlex.join(words)}{'' if is_given else f' --out {named}'}")
 
 
 def _next_commands(run: "Run", path: Path) -> dict[str, str]:

@@ -33,6 +33,10 @@ class Diverged(HotloopError):
     """Too many updates in a row were not finite; the message says where the state was saved."""
 
 
+class SearchFailed(HotloopError):
+    """Trial after trial of a search fails, so that none has a score; the message says why the last one did."""
+
+
 def said(error: Exception) -> str:
     """What an error of someone else's code says: its kind, and the first line of its message."""
     first = str(error).strip().partition("\n")[0]

@@ -86,7 +86,7 @@ def _draw_importances(axes: "Axes", importances: Mapping[str, float]) -> None:
     axes.set_yticks([])
     axes.set_xticks([])
     axes.spines["bottom"].set_visible(False)
-    axes.set_title("what the better trials have in common", loc="left", fontsize=10)
+    axes.set_title("what sets the better half apart", loc="left", fontsize=10)
 
 
 def _draw_values(axes: "Axes", path: str, records: Sequence[Record]) -> None:

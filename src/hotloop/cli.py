@@ -156,7 +156,7 @@ def search(
     """Search for the best values of a spec's fields, drawn from what its file says under `search:`.
 
     Each trial is a whole training, in a process and a run folder of its own. Ctrl-C saves and stops; the same command
-    with --out of the search's folder continues it, also after a crash. Needs pip install 'hotloop[search]'.
+    with --out of the search's folder continues it, also after a crash. Needs Optuna, hotloop's extra `search`.
     """
     from hotloop.api import DEFAULT
     from hotloop.progress import Terminal

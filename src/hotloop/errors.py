@@ -34,7 +34,7 @@ class Diverged(HotloopError):
 
 
 class SearchFailed(HotloopError):
-    """Trial after trial of a search fails, so that none has a score; the message says why the last one did."""
+    """A search cannot go on: its first trials all fail, or its folder cannot be written; the message says why."""
 
 
 def said(error: Exception) -> str:

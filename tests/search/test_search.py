@@ -4,6 +4,7 @@ Most of it with trials whose scores are a formula; `test_search_runs.py` has who
 """
 
 import csv
+import errno
 import json
 import signal
 import sys
@@ -69,7 +70,8 @@ class Formula:
     def ask_to_end(self):
         self.is_closed = True
 
-    close = ask_to_end
+    def close(self, *, has_ended=False):
+        self.is_closed = True
 
 
 @pytest.fixture(autouse=True)
@@ -192,7 +194,7 @@ class Killed(BaseException):
         (False, range(2, 18, 3)),
         (True, range(3, 18, 5)),
         pytest.param(False, range(2, 100), marks=pytest.mark.heavy),
-        pytest.param(True, range(2, 100), marks=pytest.mark.heavy),
+        pytest.param(True, range(2, 100, 4), marks=pytest.mark.heavy),
     ],
 )
 def test_killed_at_any_write_of_its_memory_it_goes_on_as_if_nothing_had_happened(monkeypatch, is_torn, writes):
@@ -221,6 +223,24 @@ def test_killed_at_any_write_of_its_memory_it_goes_on_as_if_nothing_had_happened
             left[0] = 0
             search = searched(f"killed-{at}", trials=trials)
         assert as_told(search) == whole, f"killed at write {at}"
+
+
+def test_a_full_disk_ends_it_with_a_line_and_it_goes_on_when_there_is_room(monkeypatch):
+    whole, append, written = as_told(searched("whole", trials=4)), JournalFileBackend.append_logs, []
+
+    def append_until_full(self, logs):
+        written.append(logs)
+        if len(written) >= 12:
+            with open(self._file_path, "ab") as file:
+                file.write(b'{"half')
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(self, logs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(JournalFileBackend, "append_logs", append_until_full)
+        with pytest.raises(SearchFailed, match="full cannot be written: No space left on device"):
+            searched("full", trials=4)
+    assert as_told(searched("full", trials=4)) == whole
 
 
 def test_trials_that_were_running_run_again_under_their_numbers_and_count_once(monkeypatch):

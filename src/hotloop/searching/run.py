@@ -1,5 +1,6 @@
 """A search: trials one after the other or side by side, until there are as many as were asked for."""
 
+import errno
 import os
 import random
 import shutil
@@ -137,7 +138,15 @@ def search_in(
         running = _Trials(spec, study, folder, parallel or _cores() // CORES_PER_TRIAL or 1, reporter)
         if goes_on:
             reporter.say(f"continuing the search in {folder.path}: {len(running.records)} trial(s) have ended")
-        return _concluded(running, running.run_until(trials))
+        try:
+            return _concluded(running, running.run_until(trials))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+                raise
+            raise SearchFailed(
+                f"{folder.path} cannot be written: {error.strerror}; what has ended is kept: make room, then the same "
+                f"command with --out {folder.path} continues"
+            ) from None
 
 
 def best_of(records: Sequence[Record]) -> Record | None:
@@ -202,7 +211,7 @@ class _Trials:
             period = max(1, round(heard.env_steps / max(1, self.spec.evaluation.every)))
             process.answer(stops=self.study.is_hopeless(asked, period, heard.score))
         elif isinstance(heard, Ended):
-            process.close()
+            process.close(has_ended=True)
             del self._running[process]
             self._end(asked, heard, process.seconds)
 

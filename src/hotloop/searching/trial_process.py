@@ -94,8 +94,10 @@ class TrialProcess:
         if self._process.is_alive():
             self._process.terminate()
 
-    def close(self) -> None:
-        """End it if it has not ended, and wait for that."""
+    def close(self, *, has_ended: bool = False) -> None:
+        """Wait for its end, and see to it; `has_ended`: it has said that it is done and goes by itself."""
+        if has_ended:
+            self._process.join(GRACE_SECONDS)
         self.ask_to_end()
         self._process.join(GRACE_SECONDS)
         if self._process.is_alive():

@@ -165,6 +165,12 @@ def test_a_search_whose_first_trials_all_fail_ends_with_the_reason(monkeypatch):
         searched("two", trials=2)
 
 
+def test_failures_after_a_score_do_not_end_the_search(monkeypatch):
+    fails = Ended(None, "error", "no luck")
+    monkeypatch.setattr(Formula, "ending", staticmethod(lambda number, _: fails if number else None))
+    assert searched(trials=8).count("failed") == 7
+
+
 def test_two_searches_with_one_seed_are_the_same_and_another_seed_draws_others():
     first, second, other = searched("a"), searched("b"), searched("c", seed=1)
     assert as_told(first) == as_told(second)
@@ -220,6 +226,10 @@ def test_killed_at_any_write_of_its_memory_it_goes_on_as_if_nothing_had_happened
             search = searched(f"killed-{at}", trials=trials)
             assert left[0] > 0
         except Killed:
+            for again in (3, 2, 1):  # while it is about to go on
+                left[0] = again
+                with pytest.raises(Killed):
+                    searched(f"killed-{at}", trials=trials)
             left[0] = 0
             search = searched(f"killed-{at}", trials=trials)
         assert as_told(search) == whole, f"killed at write {at}"

@@ -149,7 +149,7 @@ def search(
     steps: StepsOption = None,
     seed: SeedOption = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds of each trial; its score is then their IQM.")] = None,
-    prune: Annotated[bool, typer.Option(help="End a trial that is worse than the median of those before it.")] = True,
+    prune: Annotated[bool, typer.Option(help="End a trial early that stays below the median.")] = True,
     out: Annotated[Path | None, typer.Option(help="Folder of the search; one that is there is continued.")] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -93,8 +93,9 @@ def search(
 
     `space` says what is drawn, `{"optimizer.learning_rate__loguniform": [1e-4, 1e-2]}`; without it, the spec's file
     does, under `search:`. `trials` are those in all: a search whose folder is given again as `out` goes on until it has
-    as many. `parallel` of them run side by side, by default one for every two cores. With `prune` a trial ends when it
-    is worse than the median of those before it. Overrides are fields of the spec, as for `hotloop.train`.
+    as many. `parallel` of them run side by side, by default one for every two cores. With `prune` a trial ends when
+    its return no longer rises and is below the median of those before it. Overrides are fields of the spec, as for
+    `hotloop.train`.
     A script calls this below `if __name__ == "__main__":`, as trials run in processes of their own that import it.
     """
     parsed = load_spec(spec, overrides, imports_plugins=True)

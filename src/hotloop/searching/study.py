@@ -47,11 +47,12 @@ class Record:
 
 @dataclass(frozen=True)
 class Asked:
-    """A trial to be run: its number, and its values by path."""
+    """A trial that runs: its number, and its values by path."""
 
     number: int
     values: dict[str, object]
     trial: "Trial"
+    scores: list[float] = field(default_factory=list)  # of its evaluations so far
 
 
 def require_optuna() -> None:
@@ -116,9 +117,14 @@ class SearchStudy:
         return Asked(number, values, trial)
 
     def is_hopeless(self, asked: Asked, evaluation: int, score: float) -> bool:
-        """Note what an evaluation gave; whether the trial is to be ended for it."""
+        """Note what an evaluation gave; whether the trial is to be ended: below the median, and no better than before.
+
+        Returns come in jumps: one that still rises may pass the others.
+        """
         asked.trial.report(score, evaluation)
-        return asked.trial.should_prune()
+        still_rises = score > max(asked.scores, default=-math.inf)
+        asked.scores.append(score)
+        return not still_rises and asked.trial.should_prune()
 
     def end(self, asked: Asked, state: State, score: float | None, seconds: float, reason: str | None = None) -> None:
         """Note how a trial has ended; `score` is that of a completed one."""

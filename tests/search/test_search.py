@@ -200,8 +200,8 @@ class Killed(BaseException):
     [
         (False, range(2, 18, 3)),
         (True, range(3, 18, 5)),
-        pytest.param(False, range(2, 100), marks=pytest.mark.heavy),
-        pytest.param(True, range(2, 100, 4), marks=pytest.mark.heavy),
+        pytest.param(False, range(2, 100, 2), marks=pytest.mark.heavy),
+        pytest.param(True, range(3, 100, 8), marks=pytest.mark.heavy),
     ],
 )
 def test_killed_at_any_write_of_its_memory_it_goes_on_as_if_nothing_had_happened(monkeypatch, is_torn, writes):

@@ -27,8 +27,8 @@ UNPRUNED_TRIALS = 5
 """Trials that must have been completed before any is pruned."""
 FEWEST_FOR_IMPORTANCES = 4
 BETTER_SHARE = 0.5
-"""Trials that importances are about. In simulated searches of 15, 30 and 60 trials (eight of each) this was the one share
-of 0.1, 0.25 and 0.5 at which both parameters that mattered stood, on average, above three that did not."""
+"""Trials that importances are about. In simulated searches of 15, 30 and 60 trials (eight of each) this was the one
+share of 0.1, 0.25 and 0.5 at which both parameters that mattered stood, on average, above three that did not."""
 _NUMBER, _VALUES, _SECONDS, _REASON, _INTERRUPTED = "number", "values", "seconds", "reason", "interrupted"
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "register_network",
     "register_torso",
     "resume",
+    "search",
     "slm_lab",
     "train",
 ]
@@ -50,6 +51,7 @@ _PUBLIC = {
     "load": "hotloop.api",
     "profile": "hotloop.api",
     "profile_env": "hotloop.api",
+    "search": "hotloop.searching.run",
     "slm_lab": "hotloop.api",
     "Entry": "hotloop.registry",
     "HeadRecord": "hotloop.registry",

@@ -139,7 +139,7 @@ def slm_lab(file: str | Path, name: str | None = None, **variables: str) -> Spec
 
     spec, found = load_slm_lab(file, name, variables)
     for notice in found.notices:
-        Silent().warn(f"{found.spec['name']}: {notice}")
+        Silent().warn(f"{found.name}: {notice}")
     return spec
 
 

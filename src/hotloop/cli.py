@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hotloop.api import Run
     from hotloop.plain import Figures, Json
     from hotloop.progress import Reporter
+    from hotloop.searching.run import Search
     from hotloop.spec import Spec
 
 app = typer.Typer(
@@ -147,6 +148,63 @@ def resume(
     _report(
         lambda reporter: api.resume(run, steps=steps, torch_mode=torch_mode, trust=trust, reporter=reporter), as_json
     )
+
+
+@app.command()
+def search(
+    spec: SpecArgument = None,
+    name: NameArgument = None,
+    env: EnvOption = None,
+    set_: SetOption = None,
+    var: VarOption = None,
+    trials: Annotated[int | None, typer.Option(help="Trials in all; 20 by default.")] = None,
+    parallel: Annotated[
+        int | None, typer.Option(help="Trials side by side; by default one for every two cores.")
+    ] = None,
+    steps: StepsOption = None,
+    seed: SeedOption = None,
+    seeds: Annotated[int | None, typer.Option(help="Seeds of each trial; its score is then their IQM.")] = None,
+    prune: Annotated[bool, typer.Option(help="End a trial early that stays below the median.")] = True,
+    out: Annotated[Path | None, typer.Option(help="Folder of the search; one that is there is continued.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Search for the best values of a spec's fields, drawn from what its file says under `search:`.
+
+    Each trial is a whole training, in a process and a run folder of its own. Ctrl-C saves and stops; the same command
+    with --out of the search's folder continues it, also after a crash. Needs Optuna, hotloop's extra `search`.
+    """
+    from hotloop.api import DEFAULT
+    from hotloop.progress import Terminal
+    from hotloop.searching.run import TRIALS, search_in
+    from hotloop.searching.subject import OwnSpec, SlmLabSpec, Subject
+    from hotloop.spec.reading import is_slm_lab_file, load_slm_lab, space_in
+
+    short = {"env.id": env, "stop.steps": steps, "seed": seed, "seeds": seeds}
+    subject: Subject
+    if spec is not None and (name is not None or var or is_slm_lab_file(spec)):
+        given = {path: value for path, value in short.items() if value is not None}
+        variables, overrides = _parse_var(var or []), {"seeds": 1, **_parse_set(set_ or []), **given}
+        _, found_there = load_slm_lab(spec, name, variables, overrides)
+        _say_notices(found_there.notices)
+        wanted, space = found_there.trials, found_there.original.get("search")
+        subject = SlmLabSpec(found_there.name, found_there.original, variables, overrides)
+    else:
+        subject = OwnSpec.of(_read_spec(spec, set_, short))
+        wanted, space = None, None if spec is None else space_in(spec)
+    with Terminal() as reporter:
+        found = search_in(
+            subject,
+            space,
+            trials=trials if trials is not None else wanted or TRIALS,
+            parallel=parallel,
+            out=out or DEFAULT,
+            prune=prune,
+            reporter=reporter,
+        )
+    if as_json:
+        _print_json(found.as_json())
+        return
+    _print_search(found)
 
 
 @app.command("eval")
@@ -358,8 +416,7 @@ def _read_spec(
     if spec is not None and (name is not None or variables or is_slm_lab_file(spec)):
         overrides = {**_parse_set(assignments or []), **given}
         parsed, found = load_slm_lab(spec, name, _parse_var(variables or []), overrides)
-        for notice in found.notices:
-            typer.echo(f"not as in SLM-Lab, or worth knowing: {notice}", err=True)
+        _say_notices(found.notices)
         return parsed
     base = spec if spec is not None else {"name": re.sub(r"[^\w.-]+", "-", str(env))}
     return load_spec(base, {**_parse_set(assignments or []), **given}, imports_plugins=True)
@@ -387,6 +444,11 @@ def _console() -> "Console":
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=140)
+
+
+def _say_notices(notices: list[str]) -> None:
+    for notice in notices:
+        typer.echo(f"not as in SLM-Lab, or worth knowing: {notice}", err=True)
 
 
 def _parse_var(assignments: list[str]) -> dict[str, str]:
@@ -444,6 +506,28 @@ def _report(work: "Callable[[Reporter], Run]", as_json: bool) -> None:
         print_tables(run.profile, _console())
     for what, command in _next_commands(run, path).items():
         typer.echo(f"  {what:<10} {command}")
+
+
+def _print_search(found: "Search") -> None:
+    counts = ", ".join(f"{found.count(state)} {state}" for state in ("completed", "pruned", "failed"))
+    typer.echo(f"{found.stopped or 'search done'}: {len(found.records)} trial(s), {counts}")
+    if found.best is not None:
+        typer.echo(f"  best       trial {found.best.number}, score {found.best.score:g}")
+        for path, value in found.best.values.items():
+            share = f"   importance {found.importances[path]:.0%}" if path in found.importances else ""
+            shown = f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
+            typer.echo(f"             {path:<34} {shown:<16}{share}")
+    named = shlex.quote(str(found.path))
+    typer.echo(f"  search     {found.path}")
+    for name, file in (("picture", "search.png"), ("table", "trials.csv")):
+        if (found.path / file).is_file():
+            typer.echo(f"  {name:<10} {found.path / file}")
+    if found.best_spec is not None:
+        typer.echo(f"  train      hotloop train {shlex.quote(str(found.best_spec))}")
+    if found.stopped:
+        words = sys.argv[1:]
+        is_given = any(word == "--out" or word.startswith("--out=") for word in words)
+        typer.echo(f"  continue   hotloop {shlex.join(words)}{'' if is_given else f' --out {named}'}")
 
 
 def _next_commands(run: "Run", path: Path) -> dict[str, str]:

@@ -33,6 +33,10 @@ class Diverged(HotloopError):
     """Too many updates in a row were not finite; the message says where the state was saved."""
 
 
+class SearchFailed(HotloopError):
+    """A search cannot go on: its first trials all fail, or its folder cannot be written; the message says why."""
+
+
 def said(error: Exception) -> str:
     """What an error of someone else's code says: its kind, and the first line of its message."""
     first = str(error).strip().partition("\n")[0]

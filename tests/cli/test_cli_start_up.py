@@ -11,6 +11,7 @@ HEAVY = {
     "jaxlib",
     "matplotlib",
     "numpy",
+    "optuna",
     "optax",
     "pydantic",
     "safetensors",

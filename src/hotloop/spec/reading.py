@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 OWN_ENV = "own:"
 """Begins the id of an env that was given from Python."""
+SEARCH = "search"
+"""What stands beside the fields of a spec in a file: the space that `hotloop search` searches. Nobody else reads it."""
 
 
 def preset_names() -> list[str]:
@@ -78,6 +80,14 @@ def is_slm_lab_file(source: str) -> bool:
         return slm_lab.is_slm_lab(_parsed(*_text(source)))
     except SpecError:  # which whoever reads it says
         return False
+
+
+def space_in(source: "str | Path | Mapping[str, object] | Spec") -> object:
+    """What a spec's file or mapping says of the space to search; None where it says nothing."""
+    if isinstance(source, Spec):
+        return None
+    data = source if isinstance(source, Mapping) else _parsed(*_text(source))
+    return data.get(SEARCH)
 
 
 def plugins_in(data: Mapping[str, object]) -> tuple[str, ...]:
@@ -222,7 +232,8 @@ def _parsed(text: str, where: str) -> dict[str, object]:
 
 
 def _with_base(data: dict[str, object], where: str) -> dict[str, object]:
-    """A spec may begin with `base: PRESET` and say only what differs from it."""
+    """A spec may begin with `base: PRESET` and say only what differs from it; a space to search is no field of it."""
+    data.pop(SEARCH, None)
     if "base" not in data:
         return data
     name = data.pop("base")

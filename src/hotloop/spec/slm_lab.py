@@ -59,9 +59,11 @@ OF_META = (
 class Translated(NamedTuple):
     """A spec of ours as plain data, what a person should know of it, and the spec it was (its `search` too)."""
 
+    name: str
     spec: dict[str, object]
     notices: list[str]
     original: dict[str, object]
+    trials: int  # of a search
 
 
 def is_slm_lab(data: Mapping[str, object]) -> bool:
@@ -141,7 +143,7 @@ class _Translation:
         }
         if not self._env_id().startswith("ALE/"):
             self._say("states are kept as the env gives them (float32), not in float16")
-        return Translated(spec, self.notices, self.original)
+        return Translated(self.name, spec, self.notices, self.original, self._whole("meta.max_trial", 1))
 
     def _full_name(self) -> str:
         """With the game, where it was given by a variable: as there."""

@@ -1,0 +1,51 @@
+"""What is searched: a spec into which a trial's values are put, by paths of ours or of SLM-Lab's."""
+
+import copy
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from hotloop.spec import Spec, slm_lab
+from hotloop.spec.reading import given, load_spec
+
+
+class Subject(Protocol):
+    """Plain data that travels to the process of a trial."""
+
+    def with_values(self, values: Mapping[str, object]) -> Spec:
+        """The spec of a trial; raises SpecError for values that make none."""
+
+
+class OwnSpec(NamedTuple):
+    """A spec of ours; paths are its fields."""
+
+    data: dict[str, object]
+
+    @classmethod
+    def of(cls, spec: Spec) -> "OwnSpec":
+        """A spec that was read."""
+        return cls(given(spec))
+
+    def with_values(self, values: Mapping[str, object]) -> Spec:
+        """The spec with these fields."""
+        return load_spec(self.data, values, imports_plugins=True)
+
+
+class SlmLabSpec(NamedTuple):
+    """A spec of SLM-Lab's; paths are those of its file, and what they mean is read anew for each trial."""
+
+    name: str
+    original: dict[str, object]
+    variables: dict[str, str]
+    overrides: dict[str, object]  # fields of ours
+
+    def with_values(self, values: Mapping[str, object]) -> Spec:
+        """The spec with these fields, in our words."""
+        data = copy.deepcopy({key: value for key, value in self.original.items() if key != "search"})
+        for path, value in values.items():
+            *parents, last = path.split(".")
+            section = data
+            for part in parents:
+                child = section.setdefault(part, {})
+                section = child if isinstance(child, dict) else {}
+            section[last] = value
+        return load_spec(slm_lab.translated(self.name, data, self.variables).spec, self.overrides)

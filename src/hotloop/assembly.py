@@ -146,8 +146,7 @@ def _own_env_of(spec: Spec, own: Own) -> "OwnEnv | None":
 
 
 def _steps_on_device(spec: Spec, own_env: "OwnEnv | None") -> bool:
-    has_device_env = own_env is not None and own_env.device is not None
-    return has_device_env or registry.steps_on_device(spec.env.id, spec.engine)
+    return registry.steps_on_device(spec.env.id, spec.engine) if own_env is None else own_env.device is not None
 
 
 def trains_in_turn(spec: Spec, own: Own) -> bool:

@@ -226,7 +226,13 @@ class SeedsInTurn:
 
     def _copy_the_best(self, which: str) -> int | None:
         """Have the run keep the weights that did best of all seeds' `best` or `last`; returns whose they are."""
-        found = {i: kept.weights(which) for i, kept in enumerate(self._kept) if kept.has_weights(which)}
+        # In a resumed run seeds whose turn is still to come may have been the best before.
+        coming = [self._folder(i) for i in range(len(self._kept), len(self.members))]
+        found = {
+            i: kept.weights(which)
+            for i, kept in enumerate([*self._kept, *coming])
+            if kept is not None and kept.has_weights(which)
+        }
         best = max(found, key=lambda i: _return_of(found[i][1].get("evaluation")), default=None)
         if best is not None:
             self.store.save_weights(which, *found[best])

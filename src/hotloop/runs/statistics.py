@@ -1,6 +1,7 @@
 """What several members of a run say together: the interquartile mean, and how sure one may be of it."""
 
 import math
+from bisect import bisect
 from typing import NamedTuple
 
 import numpy as np
@@ -78,24 +79,24 @@ def lines_in_turn(lines: list[list[Figures]], have_ended: list[bool], members: M
         of_each = [[row for row in rows if row["kind"] == kind] for rows in lines]
         if not all(of_each):
             continue
-        for start in _starts([number(row, "env_steps") for rows in of_each for row in rows], block):
-            here = [[row for row in rows if start <= number(row, "env_steps") < start + block] for rows in of_each]
-            has_ended_before = [
-                ended and number(rows[-1], "env_steps") < start for ended, rows in zip(have_ended, of_each, strict=True)
-            ]
-            if not all(rows or before for rows, before in zip(here, has_ended_before, strict=True)):
+        starts = _starts([number(row, "env_steps") for rows in of_each for row in rows], block)
+        at = [{starts[bisect(starts, number(row, "env_steps")) - 1]: row for row in rows} for rows in of_each]
+        until = [max(rows) if ended else math.inf for rows, ended in zip(at, have_ended, strict=True)]
+        for start in starts:
+            here = [rows.get(start) for rows in at]
+            if any(row is None and start < last for row, last in zip(here, until, strict=True)):
                 continue
             if kind == "eval":
-                each = [_own((rows or all_rows)[-1]) for rows, all_rows in zip(here, of_each, strict=True)]
-                line = together(each, members)
+                standing = [row or rows[-1] for row, rows in zip(here, of_each, strict=True)]
+                line = together([_own(row) for row in standing], members)
             else:
-                line = _means([_own(rows[-1]) if rows else {} for rows in here], members)
+                line = _means([_own(row or {}) for row in here], members)
             found.append({"kind": kind, "env_steps": int(start), **line})
     return sorted(found, key=lambda line: (number(line, "env_steps"), line["kind"] == "eval"))
 
 
 def _starts(steps: list[float], apart: int) -> list[float]:
-    """The first of each group of numbers that lie within less than `apart`."""
+    """The first of each group of numbers that lie less than `apart` from it."""
     starts: list[float] = []
     for step in sorted(steps):
         if not starts or step >= starts[-1] + apart:

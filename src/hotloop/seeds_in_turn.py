@@ -50,7 +50,7 @@ class SeedsInTurn:
         self.spec, self.own, self.store, self.reporter, self.listeners = spec, own, store, reporter, listeners
         self.members, self.interrupts = spec.members, Interrupts()
         self.kept_spec = spec  # as spec.yaml has it
-        self._is_begun = False  # the run's own folder is there
+        self._is_begun = self._is_resumed = False  # begun: the run's own folder is there
         self._asked: str | None = None  # by which method a listener has just asked for the end
         self._turns: list[Turn] = []
         self._kept: list[RunFolder | InMemory] = []  # where the weights of each turn are
@@ -64,7 +64,7 @@ class SeedsInTurn:
         assert isinstance(self.store, InFolder)  # no other can be resumed
         if self.store.folder.read_spec().stop.steps != self.spec.stop.steps:
             self.store.change_spec(self.spec)
-        self._is_begun = True
+        self._is_begun = self._is_resumed = True
         result = self._drive()
         if all(turn.began_at is None for turn in self._turns):
             further = f"go on with: hotloop resume {self.store.path} --steps N, N above {self.spec.stop.steps:,}"
@@ -128,8 +128,10 @@ class SeedsInTurn:
                     raise
                 raise type(error)(f"{self.members.named(index)}: {error}") from error
         self._asked = driver.audience.stopped_by
-        # What the engine chose by measuring holds for the seeds that follow.
-        self.spec = self.spec.model_copy(update={"torch": driver.spec.torch})
+        if driver.spec.torch != self.spec.torch:  # what the engine chose by measuring holds for the seeds that follow
+            self.spec = self.spec.model_copy(update={"torch": driver.spec.torch})
+            if self._is_resumed:
+                self.store.change_spec(self.spec)
         if isinstance(store, InFolder):
             text, written = json.dumps(metrics.finite(result), indent=1).encode(), store.folder
             store.attempt(RESULT, lambda: written.write(written.path / RESULT, text))
@@ -143,9 +145,10 @@ class SeedsInTurn:
             self.store.begin(self.kept_spec, facts)
             self._is_begun = True
             self._while_it_runs.enter_context(self.interrupts)
-        if isinstance(store, InFolder) and self.store.path is not None:
-            store.folder = RunFolder(self.store.path / name)
-            if store.path.exists():
+        if isinstance(store, InFolder) and isinstance(self.store, InFolder):
+            # A seed of a run that someone else made is no more this user's than that.
+            store.folder = RunFolder(self.store.path / name, is_ours=self.store.folder.doubt() is None)
+            if store.path.is_dir():
                 self.reporter.say(f"{store.path} has no whole checkpoint: this seed begins anew")
                 shutil.rmtree(store.path)
         store.begin(spec, facts)

@@ -438,6 +438,35 @@ def test_a_default_folder_that_another_run_took_in_the_same_second_is_left_alone
 
 
 @undrawn
+def test_seeds_of_a_run_from_elsewhere_are_not_signed_as_ones_own(copied):
+    facts = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps({**facts, "signature": "00" * 32}))
+    shutil.rmtree(copied / "seed-7")
+    hotloop.resume(copied, trust=True)
+    assert [RunFolder.open(copied / f"seed-{seed}").doubt() for seed in SEEDS] == [None, None, "it is not signed"]
+
+
+@undrawn
+def test_the_mode_that_the_first_seed_chose_is_that_of_all(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    from hotloop.engines.torch.engine import TorchEngine
+
+    asked, prepare = [], TorchEngine.prepare
+
+    def noted(engine, *inputs):
+        asked.append((engine.spec.seed, engine.spec.torch.mode))
+        return prepare(engine, *inputs)
+
+    monkeypatch.setattr(TorchEngine, "prepare", noted)
+    run = hotloop.train({**HOST, "engine": "torch", "seeds": 2}, out=tmp_path / "run", **{"stop.steps": 200})
+    hotloop.resume(run, steps=300)
+    hotloop.resume(run)
+    assert asked == [(5, "auto"), (6, "eager"), (5, "auto"), (6, "eager")]
+    folders = (run.path, run.path / "seed-5", run.path / "seed-6")
+    assert [RunFolder.open(folder).read_spec().torch.mode for folder in folders] == ["eager"] * 3
+
+
+@undrawn
 def test_a_result_that_says_nothing_is_worked_out_again(whole, copied):
     for text in ("", "[]", "{}", '{"env_steps": "many"}', "\x00", '{"stopped_by": "goal"}'):
         (copied / "seed-6" / "result.json").write_text(text)

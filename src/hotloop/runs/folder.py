@@ -32,9 +32,9 @@ _PACKAGES = ("hotloop", "jax", "jaxlib", "numpy", "optax", "gymnasium", "safeten
 class RunFolder:
     """Paths of one run. Creating or opening it checks; nothing here trains."""
 
-    def __init__(self, path: Path, *, is_chosen: bool = True) -> None:
-        """`is_chosen`: the user named this very folder."""
-        self.is_chosen = is_chosen
+    def __init__(self, path: Path, *, is_chosen: bool = True, is_ours: bool = True) -> None:
+        """`is_chosen`: the user named this very folder; `is_ours`: what is made here comes from this user."""
+        self.is_chosen, self._is_ours = is_chosen, is_ours
         self._place(path)
 
     def _place(self, path: Path) -> None:
@@ -95,7 +95,7 @@ class RunFolder:
         text, signature, unsigned = to_yaml(spec).encode(), None, None
         made_in = folder_of_modules(spec)
         try:
-            signature = signing.sign(FORMAT, made_in, text)
+            signature = signing.sign(FORMAT, made_in, text) if self._is_ours else None
         except signing.NoKey as error:
             unsigned = str(error)
         self.write(self.spec_file, text)

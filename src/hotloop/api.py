@@ -304,7 +304,9 @@ def resume(
 
         if steps is not None and (refusal := _nothing_left(folder, furthest(folder, spec), steps)):
             raise SpecError(refusal)
-        return _ended_in_turn(turns := _turns(_Asked(spec, own, folder, reporter), heard), turns.resume())
+        return _ended_in_turn(
+            turns := _turns(_Asked(spec, own, folder, reporter), heard), turns.resume(moves_end=steps is not None)
+        )
     checkpoint = folder.newest_checkpoint(reporter.warn)
     if steps is not None and (refusal := _nothing_left(folder, checkpoint[1].get("env_steps"), steps)):
         raise SpecError(refusal)

@@ -1,7 +1,7 @@
 """Several seeds on the host: one run after another, each in a folder of its own within the run's.
 
 Each seed is the run it would be alone, to the bit. What the run's own folder has beside them (the best and the last
-weights, metrics.jsonl, curve.png) is drawn from theirs after every seed, so nothing is lost that a resume would miss.
+weights, metrics.jsonl, curve.png) is made from theirs when a seed has ended: it can be lost without harm.
 """
 
 import gc
@@ -50,7 +50,7 @@ class SeedsInTurn:
         self.spec, self.own, self.store, self.reporter, self.listeners = spec, own, store, reporter, listeners
         self.members, self.interrupts = spec.members, Interrupts()
         self.kept_spec = spec  # as spec.yaml has it
-        self._is_begun = self._is_resumed = False  # begun: the run's own folder is there
+        self._is_begun = self._is_resumed = self._moves_end = False  # begun: the run's own folder is there
         self._asked: str | None = None  # by which method a listener has just asked for the end
         self._turns: list[Turn] = []
         self._kept: list[RunFolder | InMemory] = []  # where the weights of each turn are
@@ -59,15 +59,22 @@ class SeedsInTurn:
         """Train one seed after the other; returns the run's figures."""
         return self._drive()
 
-    def resume(self) -> Figures:
-        """Leave those alone that have ended, go on with the one that was interrupted, train the rest."""
+    def resume(self, *, moves_end: bool = False) -> Figures:
+        """Leave those alone that have ended, go on with the one that was interrupted, train the rest.
+
+        `moves_end`: to a new end, which a goal already reached does not forestall.
+        """
         assert isinstance(self.store, InFolder)  # no other can be resumed
+        self._moves_end = moves_end
         if self.store.folder.read_spec().stop.steps != self.spec.stop.steps:
             self.store.change_spec(self.spec)
         self._is_begun = self._is_resumed = True
         result = self._drive()
         if all(turn.began_at is None for turn in self._turns):
-            further = f"go on with: hotloop resume {self.store.path} --steps N, N above {self.spec.stop.steps:,}"
+            done = max(int(number(turn.result, "env_steps")) for turn in self._turns)
+            further = f"go on with: hotloop resume {self.store.path} --steps N, N above {done:,}"
+            if result["stopped_by"] == "episodes":
+                further = f"its spec ends it after {self.spec.stop.episodes} episodes (stop.episodes)"
             self.reporter.say(f"{self.store.path} is finished ({result['stopped']}); {further}")
         return result
 
@@ -84,7 +91,8 @@ class SeedsInTurn:
                 self._gather()
         stop = stop or self._end()
         result = result_in_turn(self._turns, self.members, stop, time.perf_counter() - self.began)
-        errors = [self.store.disk_error, *(turn.result["disk_error"] for turn in self._turns)]
+        driven = [turn.result for turn in self._turns if turn.began_at is not None]
+        errors = [self.store.disk_error, *(each["disk_error"] for each in driven)]
         where = None if self.store.path is None else str(self.store.path)
         return {"run": where, **result, "disk_error": next((error for error in errors if error), None)}
 
@@ -109,7 +117,8 @@ class SeedsInTurn:
         saved, began_at, moves_end = None, 0, False
         if folder is not None and _has_checkpoint(folder):
             spec, saved, moves_end = self._saved(folder, spec)
-            began_at = int(number(saved[1], "env_steps"))
+            done = saved[1].get("env_steps")
+            began_at = done if isinstance(done, int) else 0
         store: InFolder | InMemory = InMemory()
         if isinstance(self.store, InFolder):
             store = InFolder(RunFolder(self.store.path / name), reporter.warn, spec.log.checkpoints)
@@ -165,8 +174,8 @@ class SeedsInTurn:
         result = _read_result(folder)
         if result is None or folder.read_spec().stop.steps != self.spec.stop.steps or not folder.has_weights("last"):
             return None
-        newest = checkpoint.newest_first(folder.checkpoints)
-        if not newest or newest[0].name != f"{int(number(result, 'env_steps')):012d}":
+        newest, done = checkpoint.newest_first(folder.checkpoints), int(number(result, "env_steps"))
+        if not newest or newest[0].name != f"{done:012d}" or (self._moves_end and done < self.spec.stop.steps):
             return None
         members = seeds([self.members.numbers[len(self._turns)]])
         try:
@@ -181,7 +190,7 @@ class SeedsInTurn:
         folder = RunFolder.open(folder.path)
         folder.require_resumable()
         made = folder.read_spec()
-        moves_end = made.stop.steps != spec.stop.steps
+        moves_end = self._moves_end or made.stop.steps != spec.stop.steps
         if not moves_end:
             spec = spec.model_copy(update={"torch": made.torch})
         try:

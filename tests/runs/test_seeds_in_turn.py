@@ -248,6 +248,8 @@ def test_a_signal_between_two_seeds_ends_the_run_before_the_next(tmp_path):
     assert (run.stopped, run.stopped_by) == ("stopped by SIGINT, before seed 6", "signal")
     assert sorted(digests(run.path)) == ["seed-5"]
     assert run.env_steps == STEPS
+    resumed = hotloop.resume(run, listeners=[listener])
+    assert (resumed.stopped, sorted(digests(run.path))) == ("stopped by SIGINT, before seed 7", ["seed-5", "seed-6"])
 
 
 @pytest.mark.parametrize("env_steps", [100, pytest.param(300, marks=pytest.mark.heavy)])
@@ -389,9 +391,13 @@ def test_a_goal_ends_each_seed_by_itself(tmp_path):
     run = hotloop.train(HOST, out=tmp_path / "run", **{"stop.return_at_least": 2})
     assert (run.stopped, run.stopped_by) == ("solved by each of 3 seeds: mean return >= 2.0", "goal")
     assert run.env_steps == 200
-    goal = sorted(run.by_seed["return_mean"])[1]
+    at_first = run.by_seed["return_mean"]
+    assert hotloop.resume(run).env_steps == 200, "it is finished"
+    again = hotloop.resume(run, steps=STEPS)
+    assert (again.env_steps, again.stopped_by) == (400, "goal"), "until it is solved again"
+    goal = sorted(at_first)[1]
     some = hotloop.train(HOST, out=tmp_path / "some", **{"stop.return_at_least": goal})
-    at_once = [value >= goal for value in run.by_seed["return_mean"]]
+    at_once = [value >= goal for value in at_first]
     ends = [checkpoints(some.path / f"seed-{seed}")[-1] for seed in SEEDS]
     assert [end == 200 for end in ends] == at_once
     assert not all(at_once)

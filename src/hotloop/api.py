@@ -166,7 +166,8 @@ def train(
     heard = listeners_of(listeners, on_log, on_evaluation, on_checkpoint)
     asked = _asked(spec, out, network, _one_of(env, device_env), reporter, overrides)
     if asked.in_turn:
-        return _ended_in_turn(turns := _turns(asked, heard), turns.train())
+        turns = _turns(asked, heard)
+        return _ended_in_turn(turns, turns.train())
     with _driver(asked, heard) as driver:
         return _ended(driver, driver.train())
 
@@ -304,9 +305,8 @@ def resume(
 
         if steps is not None and (refusal := _nothing_left(folder, furthest(folder, spec), steps)):
             raise SpecError(refusal)
-        return _ended_in_turn(
-            turns := _turns(_Asked(spec, own, folder, reporter), heard), turns.resume(moves_end=steps is not None)
-        )
+        turns = _turns(_Asked(spec, own, folder, reporter), heard)
+        return _ended_in_turn(turns, turns.resume(moves_end=steps is not None))
     checkpoint = folder.newest_checkpoint(reporter.warn)
     if steps is not None and (refusal := _nothing_left(folder, checkpoint[1].get("env_steps"), steps)):
         raise SpecError(refusal)

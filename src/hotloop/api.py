@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from hotloop.engines.jax.modules import Module
     from hotloop.envs.gym_types import Given
     from hotloop.profiling.figures import AnyProfile, EnvProfile
-    from hotloop.runs.store import InMemory
+    from hotloop.runs.store import InFolder, InMemory
+    from hotloop.seeds_in_turn import SeedsInTurn
 
 
 class _Place(Enum):
@@ -176,7 +177,11 @@ def train(
     """
     _refuse_misspelt(overrides, train)
     heard = listeners_of(listeners, on_log, on_evaluation, on_checkpoint)
-    with _new_run(spec, out, network, _one_of(env, device_env), reporter, overrides, heard) as driver:
+    asked = _asked(spec, out, network, _one_of(env, device_env), reporter, overrides)
+    if asked.in_turn:
+        turns = _turns(asked, heard)
+        return _ended_in_turn(turns, turns.train())
+    with _driver(asked, heard) as driver:
         return _ended(driver, driver.train())
 
 
@@ -200,7 +205,10 @@ def profile(
     _refuse_misspelt(overrides, profile)
     if out is None:
         raise SpecError("a profile is read from the metrics in the run's folder and written there; give out=FOLDER")
-    with _new_run(spec, out, network, _one_of(env, device_env), reporter, overrides) as driver:
+    asked = _asked(spec, out, network, _one_of(env, device_env), reporter, overrides)
+    if asked.in_turn and (refusal := profile_refusal(asked.spec, on_host=True)):
+        raise SpecError(refusal)
+    with _driver(asked) as driver:
         return _profiled(driver, trace=trace)
 
 
@@ -248,6 +256,8 @@ def _profiled(driver: "Driver", *, trace: bool) -> Run:
 
 def profile_refusal(spec: Spec, *, on_host: bool) -> str | None:
     """Why a run of this spec cannot be profiled, if so; `on_host`: its envs are stepped there."""
+    if on_host and spec.members.are_many:
+        return f"seeds is {spec.seeds}: on the host a profile is of one seed; set seeds to 1, or use hotloop train"
     if spec.on_policy is not None:
         return "a profile times the stages around a replay, and on_policy has none; use hotloop train"
     stop, start, every = spec.stop.steps, spec.replay.start, spec.log.every
@@ -304,6 +314,15 @@ def resume(
         spec = _with_mode(spec, folder, moves_end=steps is not None)
     folder.require_writable()
     reporter = reporter or Silent()
+    from hotloop.assembly import trains_in_turn
+
+    if trains_in_turn(spec, own):
+        from hotloop.seeds_in_turn import furthest
+
+        if steps is not None and (refusal := _nothing_left(folder, furthest(folder, spec), steps)):
+            raise SpecError(refusal)
+        turns = _turns(_Asked(spec, own, folder, reporter), heard)
+        return _ended_in_turn(turns, turns.resume(moves_end=steps is not None, keeps_mode=torch_mode is None))
     checkpoint = folder.newest_checkpoint(reporter.warn)
     if steps is not None and (refusal := _nothing_left(folder, checkpoint[1].get("env_steps"), steps)):
         raise SpecError(refusal)
@@ -391,32 +410,62 @@ def load_with(
         raise SpecError(f"{where}: {error}") from None
 
 
-@contextmanager
-def _new_run(
+class _Asked(NamedTuple):
+    """A run as it was asked for: what to train, with what of the user's own, and where to keep it."""
+
+    spec: Spec
+    own: "Own"
+    folder: RunFolder | None
+    reporter: Reporter
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether it is several runs, one after the other."""
+        from hotloop.assembly import trains_in_turn
+
+        return trains_in_turn(self.spec, self.own)
+
+    def store(self) -> "InFolder | InMemory":
+        """Where it is kept."""
+        from hotloop.runs.store import InFolder, InMemory
+
+        if self.folder is None:
+            return InMemory()
+        return InFolder(self.folder, self.reporter.warn, self.spec.log.checkpoints)
+
+
+def _asked(
     spec: Source,
     out: Out,
     network: "Module | Mapping[str, object] | None",
     env: GivenEnv | None,
     reporter: Reporter | None,
     overrides: dict[str, object],
-    listeners: Sequence[Listener] = (),
-) -> "Iterator[Driver]":
+) -> _Asked:
     own_env, overrides = _apart(env, overrides)
     if isinstance(network, Mapping):  # a section of the spec, not a module
         overrides, network = {**overrides, "network": network}, None
     parsed = load_spec(spec, overrides, imports_plugins=True)
     look_in_current_folder(parsed.env.id)
     folder = None if out is None else RunFolder.choose(parsed, None if out is DEFAULT else Path(out))
-    reporter = reporter or Silent()
     given = {*sections_given(spec), *(path.partition(".")[0] for path in overrides)}
     from hotloop.assembly import Own
 
-    with _assembled(parsed, Own(network, own_env, "exploration" in given), reporter) as assembly:
-        from hotloop.driver import Driver
-        from hotloop.runs.store import InFolder, InMemory
+    return _Asked(parsed, Own(network, own_env, "exploration" in given), folder, reporter or Silent())
 
-        store = InMemory() if folder is None else InFolder(folder, reporter.warn, parsed.log.checkpoints)
-        yield Driver(assembly, store, reporter, listeners)
+
+@contextmanager
+def _driver(asked: _Asked, listeners: Sequence[Listener] = ()) -> "Iterator[Driver]":
+    with _assembled(asked.spec, asked.own, asked.reporter) as assembly:
+        from hotloop.driver import Driver
+
+        yield Driver(assembly, asked.store(), asked.reporter, listeners)
+
+
+def _turns(asked: _Asked, listeners: Sequence[Listener]) -> "SeedsInTurn":
+    from hotloop.seeds_in_turn import SeedsInTurn
+
+    return SeedsInTurn(asked.spec, asked.own, asked.store(), asked.reporter, listeners)
 
 
 def _ended(driver: "Driver", result: Figures) -> Run:
@@ -425,6 +474,13 @@ def _ended(driver: "Driver", result: Figures) -> Run:
     store, assembly = driver.store, driver.assembly
     kept = Kept(assembly.spec, store) if isinstance(store, InMemory) else None
     return Run(store.path, result, kept, assembly.own)
+
+
+def _ended_in_turn(turns: "SeedsInTurn", result: Figures) -> Run:
+    from hotloop.runs.store import InMemory
+
+    kept = Kept(turns.kept_spec, turns.store) if isinstance(turns.store, InMemory) else None
+    return Run(turns.store.path, result, kept, turns.own)
 
 
 def _own_of(

@@ -130,8 +130,35 @@ def _never_evaluated(spec: Spec) -> tuple[Spec, list[str]]:
     return spec.model_copy(update=none), [f"the env ({name}) cannot be copied: {said}; give a factory that makes it"]
 
 
+def _own_env_of(spec: Spec, own: Own) -> "OwnEnv | None":
+    """The user's own env as this spec's engine takes it, if there is one."""
+    if own.env is None:
+        if spec.env.id.startswith(OWN_ENV):
+            raise SpecError(
+                f"this run was trained on an env of your own ({spec.env.id.removeprefix(OWN_ENV)}); pass it again "
+                "from Python: device_env=… or env=…"
+            )
+        return None
+    from hotloop.envs.own import stepped_on_host, understand
+
+    found = understand(own.env, spec.env.options)
+    return found if ENGINES[spec.engine].has_programs else stepped_on_host(found)
+
+
+def _steps_on_device(spec: Spec, own_env: "OwnEnv | None") -> bool:
+    return registry.steps_on_device(spec.env.id, spec.engine) if own_env is None else own_env.device is not None
+
+
+def trains_in_turn(spec: Spec, own: Own) -> bool:
+    """Whether it is several seeds of envs on the host, which are trained one after the other (`seeds_in_turn.py`)."""
+    return spec.members.are_many and not _steps_on_device(spec, _own_env_of(spec, own))
+
+
 class Player:
-    """Env and engine of a spec, to play with trained weights. Starts its engine; leaves no Gymnasium env open."""
+    """Env and engine of a spec, to play with trained weights. Starts its engine; leaves no Gymnasium env open.
+
+    Of several seeds that are trained one after the other it is the first.
+    """
 
     env: "DeviceEnv | HostSpaces"
     """A device env, or the HostSpaces of a Gymnasium env."""
@@ -142,8 +169,9 @@ class Player:
         if own.network is not None:
             spec, self.notices = _with_own_network(spec, own)
         self.spec = self._with_own_env(spec, own)
-        has_device_env = self._own_env is not None and self._own_env.device is not None
-        self.on_device = has_device_env or registry.steps_on_device(self.spec.env.id, self.spec.engine)
+        self.on_device = _steps_on_device(self.spec, self._own_env)
+        if self.spec.members.are_many and not self.on_device:
+            self.spec = self.spec.with_field("seeds", 1)
         self.pipeline_choice = self._choose_pipeline()
         network = own.network if own.network is not None else registered_network(self.spec)
         record = ENGINES[self.spec.engine]
@@ -159,20 +187,9 @@ class Player:
 
     def _with_own_env(self, spec: Spec, own: Own) -> Spec:
         """The spec with the user's own env named in it, if there is one."""
-        self._own_env: OwnEnv | None = None
-        if own.env is None:
-            if spec.env.id.startswith(OWN_ENV):
-                raise SpecError(
-                    f"this run was trained on an env of your own ({spec.env.id.removeprefix(OWN_ENV)}); pass it again "
-                    "from Python: device_env=… or env=…"
-                )
+        self._own_env = found = _own_env_of(spec, own)
+        if found is None:
             return spec
-        from hotloop.envs.own import stepped_on_host, understand
-
-        found = understand(own.env, spec.env.options)
-        if not ENGINES[spec.engine].has_programs:
-            found = stepped_on_host(found)
-        self._own_env = found
         spec = _with_env(spec, id=found.played or f"{OWN_ENV}{found.name}")
         if found.is_instance and not is_set(spec, "env.num_envs"):
             spec = _with_env(spec, num_envs=1)
@@ -219,8 +236,6 @@ class Player:
             raise SpecError(
                 f"pipeline {wanted} does not serve {spec.env.id}, which is {kind}; use {' or '.join(fitting)}, or auto"
             )
-        if not self.on_device and spec.seeds > 1:
-            raise SpecError(f"seeds is {spec.seeds}, but {spec.env.id} is {kind}; train one seed at a time")
         if self.on_device and (unserved := only_on_the_host(spec)):
             why = "their replay is on the device and stores whole transitions"
             if unserved.startswith("evaluation."):

@@ -60,7 +60,7 @@ def train(
     var: VarOption = None,
     steps: StepsOption = None,
     seed: SeedOption = None,
-    seeds: Annotated[int | None, typer.Option(help="Seeds trained side by side, from --seed on.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds to train, from --seed on.")] = None,
     engine: EngineOption = None,
     pipeline: PipelineOption = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say how much memory it needs, and stop.")] = False,
@@ -486,7 +486,7 @@ def _report(work: "Callable[[Reporter], Run]", as_json: bool) -> None:
     typer.echo(f"{run.stopped}")
     speeds = f"{run.env_steps_per_s:,.0f} steps/s, {run.updates_per_s:,.0f} updates/s"
     typer.echo(
-        f"  {run.env_steps:,} env steps in {run.seconds:.1f} s "
+        f"  {run.env_steps:,.0f} env steps in {run.seconds:.1f} s "
         f"({speeds if run.env_steps_per_s else 'none of them now'}, "
         f"compile {run.compile_seconds:.1f} s, evaluating {run.seconds_evaluating:.1f} s)"
     )
@@ -553,7 +553,7 @@ def _next_commands(run: "Run", path: Path) -> dict[str, str]:
     is_found_here = not from_outside(spec) or folder.made_in in ("", os.getcwd())
     if "profile" not in run.result and is_found_here and not profile_refusal(spec, on_host=on_host):
         commands["profile"] = f"hotloop profile {shlex.quote(str(path / 'spec.yaml'))}"
-    if any(path.glob("events.out.tfevents.*")):
+    if any(path.glob("**/events.out.tfevents.*")):  # several seeds on the host have one each
         commands["watch"] = f"tensorboard --logdir {named}"
     return commands
 

@@ -24,6 +24,7 @@ from hotloop.pipelines.session import Reading
 from hotloop.plain import Figures
 from hotloop.progress import Reporter
 from hotloop.runs.store import InFolder, Store
+from hotloop.spec import Spec
 from hotloop.standing import Standing, counts
 from hotloop.stopping import Stop
 
@@ -34,9 +35,17 @@ class Driver:
     """One training session of one run, of one member or several side by side."""
 
     def __init__(
-        self, assembly: Assembly, store: Store, reporter: Reporter, listeners: Sequence[Listener] = ()
+        self,
+        assembly: Assembly,
+        store: Store,
+        reporter: Reporter,
+        listeners: Sequence[Listener] = (),
+        interrupts: Interrupts | None = None,
     ) -> None:
-        """Say what is about to happen, and refuse what does not fit into memory."""
+        """Say what is about to happen, and refuse what does not fit into memory.
+
+        `interrupts` are those of a longer run that this is a part of.
+        """
         self.began = time.perf_counter()
         self.assembly, self.store, self.reporter, self.spec = assembly, store, reporter, assembly.spec
         self.standing = Standing(self.spec.members)
@@ -48,16 +57,17 @@ class Driver:
         for notice in assembly.notices:
             reporter.warn(notice)
         self.audience = Audience([Narrator(reporter), *store.listeners()], listeners)
-        self.pace, self.stages, self.interrupts = Pace(self.spec), StageClock(self.session.spans), Interrupts()
+        self.pace, self.stages = Pace(self.spec), StageClock(self.session.spans)
+        self.interrupts = interrupts or Interrupts()
         self.logged_at: int | None = None
         self.stays_open = False  # after the run, for whoever wants a few blocks more; the assembly closes it, too
 
-    def train(self) -> Figures:
-        """Run from the first block to a stop rule; returns the run's figures."""
+    def train(self, begin: Callable[[Spec, Figures], None] | None = None) -> Figures:
+        """Run from the first block to a stop rule; returns the run's figures. `begin` stands in for the store's."""
         self._compile()
         self.session.begin()  # an env that is wrong from the first reset on leaves nothing behind
         facts: Figures = {"machine": {**self.assembly.machine}, "pipeline": str(self.assembly.pipeline_choice)}
-        self.store.begin(self.spec, {**facts, "chosen": list(self.chosen)})
+        (begin or self.store.begin)(self.spec, {**facts, "chosen": list(self.chosen)})
         return self._drive(resumed_at=None)
 
     def resume(self, arrays: dict[str, np.ndarray], facts: Figures, *, moves_end: bool = False) -> Figures:

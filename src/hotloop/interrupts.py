@@ -20,21 +20,28 @@ class Interrupted(Exception):
 
 
 class Interrupts:
-    """SIGINT and SIGTERM ask for a checkpoint and an orderly end; a second one is immediate."""
+    """SIGINT and SIGTERM ask for a checkpoint and an orderly end; a second one is immediate.
+
+    May be entered again within itself, where a run consists of runs; the outermost gives the handlers back.
+    """
 
     def __init__(self) -> None:
         self.seen: str | None = None
+        self._depth = 0
         self._before: dict[int, Handler] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
+        self._depth += 1
+        if self._depth == 1 and threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._depth -= 1
+        if self._depth == 0:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
 
     def raise_if_seen(self) -> None:
         """Give up what takes long."""

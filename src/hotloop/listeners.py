@@ -71,7 +71,11 @@ STOP: Final = _Verdict.STOP
 
 
 class Listener(Protocol):
-    """Hears what happens to a run, and may end it by returning STOP; inherit from it to hear some of it."""
+    """Hears what happens to a run, and may end it by returning STOP; inherit from it to hear some of it.
+
+    Seeds that are trained one after the other are runs of their own, each with a start, which says its seed, and an
+    end; STOP ends them all.
+    """
 
     def on_start(self, start: Start) -> object:
         """Before the first chunk."""

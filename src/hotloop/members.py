@@ -1,4 +1,4 @@
-"""Who is trained side by side in one run: seeds today, each with envs of its own.
+"""Who is trained in one run, side by side or one after the other: seeds today, each with envs of its own.
 
 A run has at least one member. Readings, metrics, evaluations, weights and pictures have an entry for each.
 """

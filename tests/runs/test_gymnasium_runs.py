@@ -146,7 +146,6 @@ def test_a_replay_that_does_not_fit_is_refused_with_the_figures_and_remedies(hot
         ),
         (["--env", "CartPole-v1", "--set", "evaluation.max_share=0"], "evaluation.max_share: got 0"),
         (["--env", "CartPole-v1", "--set", "env.vectorization=magic"], "env.vectorization"),
-        (["--env", "CartPole-v1", "--seeds", "2"], "one seed at a time"),
         (["--env", "CartPole-v1", "--set", "env.options.gravity=3"], "gravity"),
         (["--env", "nowhere:Thing-v0"], "nowhere"),
     ],

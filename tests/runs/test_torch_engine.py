@@ -235,12 +235,11 @@ def test_a_mode_is_for_its_engine_and_goes_with_it() -> None:
     assert load_spec(compiled, {"engine": "torch"}).torch.mode == "compiled"
 
 
-def test_devices_pipelines_and_seeds_that_it_does_not_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_and_pipelines_that_it_does_not_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for fields, said in (
         ({"devices": 2, "torch": {"mode": "compiled"}}, "torch.mode is compiled, but devices is 2"),
         ({"devices": 2, "network": {"torso": {"normalization": "batch"}}}, "normalization: batch with devices: 2"),
         ({"pipeline": "fused"}, "pipeline fused does not serve cartpole, which is a device env, which engine torch"),
-        ({"seeds": 2}, "train one seed at a time"),
     ):
         with pytest.raises(SpecError, match=said):
             hotloop.train({**SMALL, "env": {"id": "cartpole"}, **fields}, engine="torch", out=None)

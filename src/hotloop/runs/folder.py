@@ -32,9 +32,9 @@ _PACKAGES = ("hotloop", "jax", "jaxlib", "numpy", "optax", "gymnasium", "safeten
 class RunFolder:
     """Paths of one run. Creating or opening it checks; nothing here trains."""
 
-    def __init__(self, path: Path, *, is_chosen: bool = True) -> None:
-        """`is_chosen`: the user named this very folder."""
-        self.is_chosen = is_chosen
+    def __init__(self, path: Path, *, is_chosen: bool = True, is_ours: bool = True) -> None:
+        """`is_chosen`: the user named this very folder; `is_ours`: what is made here comes from this user."""
+        self.is_chosen, self._is_ours = is_chosen, is_ours
         self._place(path)
 
     def _place(self, path: Path) -> None:
@@ -95,10 +95,10 @@ class RunFolder:
         text, signature, unsigned = to_yaml(spec).encode(), None, None
         made_in = folder_of_modules(spec)
         try:
-            signature = signing.sign(FORMAT, made_in, text)
+            signature = signing.sign(FORMAT, made_in, text) if self._is_ours else None
         except signing.NoKey as error:
             unsigned = str(error)
-        self._write(self.spec_file, text)
+        self.write(self.spec_file, text)
         self._write_facts({"format": FORMAT, "signature": signature, "made_in": made_in, **_circumstances(), **facts})
         return unsigned
 
@@ -109,15 +109,15 @@ class RunFolder:
             with contextlib.suppress(signing.NoKey):
                 signature, before = (signing.sign(FORMAT, self.made_in, each) for each in (text, self._spec_bytes))
                 self._write_facts({**facts, "signature": signature, "signature_before": before})
-        self._write(self.spec_file, text)
+        self.write(self.spec_file, text)
         self.__dict__.pop("_spec_bytes", None)
 
     def _write_facts(self, facts: Figures) -> None:
         self.__dict__.pop("_facts", None)
-        self._write(self.facts_file, (json.dumps(facts, indent=1) + "\n").encode())
+        self.write(self.facts_file, (json.dumps(facts, indent=1) + "\n").encode())
 
-    def _write(self, path: Path, text: bytes) -> None:
-        """Write a file, all of it or nothing."""
+    def write(self, path: Path, text: bytes) -> None:
+        """Write a file of this run, all of it or nothing."""
         temporary = path.with_suffix(f".writing-{os.getpid()}")
         try:
             with temporary.open("xb") as file:
@@ -225,6 +225,8 @@ class RunFolder:
         if which not in ("best", "last") and not is_member_name(which):
             raise SpecError(f"there are no '{which[:40]}' weights; expected best, last or seed-N")
         folder = checkpoint.place(self.path / which)
+        if is_member_name(which) and (one := RunFolder(folder)).spec_file.is_file():  # it is a run of its own
+            return one.weights("last")
         if not folder.is_dir():
             there = [name for name in ("best", "last") if self.has_weights(name)]
             there += sorted(each.name for each in self.path.iterdir() if is_member_name(each.name) and each.is_dir())

@@ -1,12 +1,13 @@
 """What several members of a run say together: the interquartile mean, and how sure one may be of it."""
 
 import math
+from bisect import bisect
 from typing import NamedTuple
 
 import numpy as np
 
 from hotloop.members import Members
-from hotloop.plain import Figures
+from hotloop.plain import Figures, number
 
 RESAMPLES = 2_000
 CONFIDENCE = 0.95
@@ -64,6 +65,57 @@ def together(summaries: list[dict[str, float]], members: Members) -> Figures:
             figures[name.replace("_mean", "_iqm")] = found.iqm
             figures[name.replace("_mean", "_interval")] = [found.low, found.high]
     return {**figures, members.by: each}
+
+
+def lines_in_turn(lines: list[list[Figures]], have_ended: list[bool], members: Members, block: int) -> list[Figures]:
+    """What the lines of metrics of members that were trained one after the other would say had they been side by side.
+
+    Lines belong together that are less than `block` env steps apart: resets are no env steps, so that a period is over
+    a little later for one than for another. There is one wherever each member has a line, or has ended before. A member
+    that has ended stands, in evaluations, as it did in its last one; in training it is left out.
+    """
+    found: list[Figures] = []
+    for kind in ("train", "eval"):
+        of_each = [[row for row in rows if row["kind"] == kind] for rows in lines]
+        if not all(of_each):
+            continue
+        starts = _starts([number(row, "env_steps") for rows in of_each for row in rows], block)
+        at = [{starts[bisect(starts, number(row, "env_steps")) - 1]: row for row in rows} for rows in of_each]
+        until = [max(rows) if ended else math.inf for rows, ended in zip(at, have_ended, strict=True)]
+        for start in starts:
+            here = [rows.get(start) for rows in at]
+            if any(row is None and start < last for row, last in zip(here, until, strict=True)):
+                continue
+            if kind == "eval":
+                standing = [row or rows[-1] for row, rows in zip(here, of_each, strict=True)]
+                line = together([_own(row) for row in standing], members)
+            else:
+                line = _means([_own(row or {}) for row in here], members)
+            found.append({"kind": kind, "env_steps": int(start), **line})
+    return sorted(found, key=lambda line: (number(line, "env_steps"), line["kind"] == "eval"))
+
+
+def _starts(steps: list[float], apart: int) -> list[float]:
+    """The first of each group of numbers that lie less than `apart` from it."""
+    starts: list[float] = []
+    for step in sorted(steps):
+        if not starts or step >= starts[-1] + apart:
+            starts.append(step)
+    return starts
+
+
+def _own(line: Figures) -> dict[str, float]:
+    """The numbers of a line of metrics; NaN where it has none."""
+    rest = {name: math.nan if value is None else value for name, value in line.items() if name != "env_steps"}
+    return {name: value for name, value in rest.items() if isinstance(value, int | float)}
+
+
+def _means(each: list[dict[str, float]], members: Members) -> Figures:
+    """Means over the members that have a value, and each one's own."""
+    names = list(dict.fromkeys(name for figures in each for name in figures))
+    values = {name: np.array([figures.get(name, math.nan) for figures in each]) for name in names}
+    by_member = {name: [plain(value) for value in row] for name, row in values.items()}
+    return {**{name: mean(row) for name, row in values.items()}, members.by: by_member}
 
 
 def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:

@@ -157,13 +157,18 @@ def _work(pipe: Connection, task: Task) -> None:
 
 def _train(pipe: Connection, task: Task) -> Ended:
     from hotloop.api import train
+    from hotloop.assembly import Own, trains_in_turn
     from hotloop.progress import Terminal
 
     spec = task.subject.with_values(task.values)
     if task.threads is not None:
         _limit_threads(spec, task.threads)
 
+    in_turn = trains_in_turn(spec, Own())
+
     def on_evaluation(evaluation: Evaluation) -> object:
+        if in_turn:  # of one seed after the other: only all of them make the score
+            return None
         score, goal = score_of(evaluation.summary), spec.stop.return_at_least
         if score is None:
             return None

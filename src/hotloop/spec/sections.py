@@ -265,7 +265,7 @@ class Stop(Section):
     steps: int = Field(default=100_000, ge=1, lt=2**31)
     """Env steps in all (rounded up to a whole block)."""
     return_at_least: float | None = None
-    """Mean return of an evaluation that counts as solved; of several seeds, the interquartile mean."""
+    """Mean return of an evaluation that counts as solved; of several seeds on the device, the interquartile mean."""
     episodes: PositiveInt | None = None
     """Training episodes finished."""
 

@@ -52,9 +52,11 @@ class Spec(Section):
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Same spec, seed and machine: same result, bit for bit (with engine torch, if `torch.mode` is named)."""
     seeds: int = Field(default=1, ge=1, le=256)
-    """Runs trained side by side in one program, with seeds `seed`, `seed` + 1, …; each as it would be alone. The
-    env steps of `stop` and all periods are those of one seed; `stop.return_at_least` is reached by the
-    interquartile mean of the seeds, `stop.episodes` by each seed."""
+    """Runs with seeds `seed`, `seed` + 1, …; each as it would be alone. Those of a device env are trained side by side
+    in one program; those of a Gymnasium env, stepped on the host, one after the other, each in a folder of its own. The
+    env steps of `stop` and all periods are those of one seed. On the device all seeds end when their interquartile mean
+    reaches `stop.return_at_least`; on the host each ends when it reaches that itself. `stop.episodes` ends each by
+    itself in any case."""
     engine: str = "jax"
     """Who does the array maths."""
     torch: Torch = Torch()

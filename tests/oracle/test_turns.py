@@ -153,7 +153,7 @@ def test_a_target_period_shorter_than_a_vector_step_moves_once(monkeypatch: pyte
 def test_weights_follow_the_target_net_between_turns(engine: str) -> None:
     """A copy between two turns takes the weights of the turn before it, not of the one after."""
     rules = {**RULES, "update_frequency": 38}  # frame 38: turns are at 33, 37, 41
-    with Assembly(parse_spec(spec_of(rules, 1, engine=engine))) as assembly:
+    with Assembly(parse_spec(spec_of(rules, 1, engine=engine, stop={"steps": 100}))) as assembly:
         run = begun(assembly)
         assert isinstance(run, HostRun)
         run.advance(37)

@@ -68,6 +68,7 @@ def test_a_device_env_is_profiled_by_sync_as_by_fused(hotloop, tmp_path):
     assert [row["stage"] for row in strict_json(ran.out.splitlines()[-1])["profile"]["stages"]] == STAGES
 
 
+@pytest.mark.heavy
 def test_a_profile_of_two_seeds_of_snake_shows_features_and_flood_fill_within_the_env_step(hotloop):
     small = ("--set", "env={id: snake, num_envs: 8, options: {grid: 6}}", "--set", "updates_per_step=0.125")
     ran = hotloop("profile", "tiny.yaml", *small, "--set", "seeds=2", "--out", "snake")

@@ -387,6 +387,7 @@ def test_an_env_that_fails_names_the_seed(tmp_path):
 
 
 @undrawn
+@pytest.mark.heavy
 def test_a_goal_ends_each_seed_by_itself(tmp_path):
     run = hotloop.train(HOST, out=tmp_path / "run", **{"stop.return_at_least": 2})
     assert (run.stopped, run.stopped_by) == ("solved by each of 3 seeds: mean return >= 2.0", "goal")

@@ -136,14 +136,14 @@ def test_a_run_stays_its_makers_when_its_spec_is_rewritten(tmp_path):
 def test_a_rewriting_that_is_interrupted_leaves_a_run_that_is_known(tmp_path, monkeypatch):
     folder, spec = RunFolder(tmp_path / "run"), load_spec("cartpole")
     folder.create(spec, {})
-    write = RunFolder._write
+    write = RunFolder.write
 
     def only_the_first_file(self, path, text):
         if path == self.spec_file:
             raise OSError("no space left")
         write(self, path, text)
 
-    monkeypatch.setattr(RunFolder, "_write", only_the_first_file)
+    monkeypatch.setattr(RunFolder, "write", only_the_first_file)
     for steps in (999_999, 888_888):
         with pytest.raises(OSError, match="no space"):
             folder.rewrite_spec(load_spec(spec, {"stop.steps": steps}))

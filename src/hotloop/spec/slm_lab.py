@@ -409,7 +409,7 @@ class _Translation:
     def _evaluation(self, frames: int) -> Section:
         """Greedy games of our own: there, scores are those of training episodes."""
         every = self._whole("meta.eval_frequency", 10_000)
-        section: Section = {"every": max(every, frames // 20), "episodes": 16}
+        section: Section = {"every": max(every, frames // 10), "episodes": 8}
         return {**section, "options": {"reward_clipping": False}} if self._env_id().startswith("ALE/") else section
 
     def _log(self, frames: int) -> Section:

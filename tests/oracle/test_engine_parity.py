@@ -1,6 +1,5 @@
 """Two engines, the same weights, batches and draws: the same numbers, for every head, torso, target and optimiser."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -18,7 +17,7 @@ from hotloop.registry import HEADS, TORSOS
 from hotloop.spec.reading import parse_spec
 from hotloop.trees import ArraySpec, leaves, named_leaves, tree_map
 
-pytestmark = pytest.mark.less_optimised
+pytestmark = [pytest.mark.less_optimised, pytest.mark.usefixtures("one_torch_thread")]
 BATCH, ACTIONS, RATE = 4, 3, 2.0**-6
 SIZES: dict[str, dict[str, Any]] = {
     "scalar": {},
@@ -102,14 +101,6 @@ EACH = [name if name in LIGHT else pytest.param(name, marks=pytest.mark.heavy) f
 def test_every_head_and_torso_has_a_small_section_here() -> None:
     assert set(SIZES) == set(HEADS)
     assert set(TORSO_SIZES) == set(TORSOS)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def spec_of(case: dict[str, Any], engine: str = "jax") -> Any:

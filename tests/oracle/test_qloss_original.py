@@ -1,7 +1,6 @@
 """The original of the Q-loss ladder is honest: it is what the formulas say, and its exact switches change nothing."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cache
 from typing import Any
@@ -32,6 +31,8 @@ from hotloop.bench.qloss_original import (
 )
 from hotloop.bench.qloss_replay import ALPHA, EPSILON, FIRST_ERROR, Batch, Memory, MemoryKind, Priorities, Transition
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 ALGORITHMS: list[Algorithm] = ["vanilla", "dqn", "double"]
 MEMORIES: list[MemoryKind] = ["replay", "prioritized"]
 EXACT = [field.name for field in fields(Switches) if field.type in (bool, "bool")]
@@ -41,14 +42,6 @@ SAME = 1e-4
 DIFFERENT = 1e-2
 
 Weights = dict[str, np.ndarray]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def transitions(count: int, setting: Setting = SETTING, seed: int = 0) -> list[Transition]:

@@ -1,6 +1,5 @@
 """The benchmarks' baseline is honest: it plays hotloop's Snake, and its exact remedies change nothing."""
 
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -14,21 +13,13 @@ from hotloop.bench.slow_baseline_env import SlowSnakes
 from hotloop.bench.slow_baseline_flood import Boards, Cached, by_bfs, by_growth
 from hotloop.envs.snake import Snake
 
-pytestmark = pytest.mark.less_optimised
+pytestmark = [pytest.mark.less_optimised, pytest.mark.usefixtures("one_torch_thread")]
 
 NUM_ENVS, STEPS = 24, 75
 SMALL: dict[str, Any] = {"num_envs": 64, "gradient_steps": 2}
 COMPARED_STEPS = 1_536
 NEAR: dict[str, float] = {"rtol": 0, "atol": 1e-6}
 """XLA may multiply by 1 / x where PyTorch divides by x."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def by_both(boards: Boards, grid: int) -> np.ndarray:

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ from hotloop.experience import Item
 from hotloop.spec.reading import parse_spec
 from hotloop.trees import ArraySpec, named_leaves
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 BATCH, ACTIONS, UPDATES = 8, 3, 3
 OBS = ArraySpec((3,), np.float32)
 IQN = {"kind": "iqn", "cosines": 5, "taus": 3, "target_taus": 4, "noise": 0.5}
@@ -34,14 +35,6 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "float16 twice": {"precision": "float16", "replay": {"updates_per_batch": 2}, "updates_per_step": 6.0},
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """Engine torch, eager and compiled, in whole and half precision: the same numbers; the mode is chosen as measured."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,17 +20,11 @@ from hotloop.runs.folder import RunFolder
 from hotloop.spec.reading import parse_spec
 from hotloop.trees import ArraySpec, leaves, named_leaves
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 BATCH, ACTIONS, UPDATES = 4, 3, 2
 OBS = ArraySpec((3,), np.float32)
 heavy = pytest.mark.heavy
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def spec_of(case: dict[str, Any], engine: str = "torch", mode: str = "eager") -> Any:

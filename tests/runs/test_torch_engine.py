@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,8 @@ from hotloop.runs.folder import RunFolder
 from hotloop.spec.reading import load_spec, parse_spec
 from hotloop.trees import tree_map
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 SMALL: dict[str, Any] = {
     "network": {"torso": {"hidden": [16]}},
     "replay": {"capacity": 2_000, "start": 64, "batch_size": 16},
@@ -28,14 +29,6 @@ SMALL: dict[str, Any] = {
     "stop": {"steps": 480},
     "env": {"id": "CartPole-v1", "num_envs": 4},
 }
-
-
-@pytest.fixture(autouse=True)
-def few_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Corridor(gym.Env[np.ndarray, int]):

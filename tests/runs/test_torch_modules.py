@@ -1,6 +1,5 @@
 """Modules of the user's own that are more than layers: buffers, lazy layers, chance, errors in mid-run."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,8 @@ from torch import nn
 import hotloop
 from hotloop.errors import NetworkFailed, SpecError
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 SMALL: dict[str, Any] = {
     "engine": "torch",
     "replay": {"capacity": 2_000, "start": 64, "batch_size": 16},
@@ -21,14 +22,6 @@ SMALL: dict[str, Any] = {
     "env": {"id": "CartPole-v1", "num_envs": 4},
 }
 OBS = np.linspace(-0.5, 0.5, 12, dtype=np.float32).reshape(3, 4)
-
-
-@pytest.fixture(autouse=True)
-def few_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Fourier(nn.Module):

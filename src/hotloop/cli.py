@@ -185,6 +185,8 @@ def search(
         given = {path: value for path, value in short.items() if value is not None}
         variables, overrides = _parse_var(var or []), {"seeds": 1, **_parse_set(set_ or []), **given}
         _, found_there = load_slm_lab(spec, name, variables, overrides)
+        if overrides["seeds"] == 1:
+            found_there.notices.append("each trial is one seed, scored by its greedy evaluation; --seeds N for more")
         _say_notices(found_there.notices)
         wanted, space = found_there.trials, found_there.original.get("search")
         subject = SlmLabSpec(found_there.name, found_there.original, variables, overrides)
@@ -304,10 +306,12 @@ def convert(
 def metrics(run: RunArgument, as_json: JsonOption = False) -> None:
     """Say what SLM-Lab's figures are for a run: strength, efficiency, stability; over several seeds consistency."""
     from hotloop.runs.folder import RunFolder
-    from hotloop.runs.slm_figures import figures_of, sessions_of
+    from hotloop.runs.slm_figures import CLIPPED, TRAINED, figures_of, sessions_of
 
     folder = RunFolder.open(run)
-    found = figures_of(sessions_of(folder.path), folder.read_spec().env.id)
+    env = folder.read_spec().env
+    lines = CLIPPED if env.options.get("reward_clipping") else TRAINED
+    found = figures_of(sessions_of(folder.path, lines), env.id)
     if as_json:
         _print_json(found)
         return

@@ -160,6 +160,11 @@ class SeedsInTurn:
             # A seed of a run that someone else made is no more this user's than that.
             store.folder = RunFolder(self.store.path / name, is_ours=self.store.folder.doubt() is None)
             if store.path.is_dir():
+                if checkpoint.newest_first(store.path / "checkpoints"):
+                    raise SpecError(
+                        f"{store.path} has checkpoints, but no spec.yaml or no run.json to go on by; put them back, or "
+                        "remove the folder to train this seed anew"
+                    )
                 self.reporter.say(f"{store.path} has no whole checkpoint: this seed begins anew")
                 shutil.rmtree(store.path)
         store.begin(spec, facts)

@@ -283,6 +283,8 @@ def test_what_turns_do_not_go_with_is_refused() -> None:
         ({**turns, "updates_per_step": 0.5}, "turns say how much is learned"),
         ({**turns, "learn_every": 16}, "turns say when it is learned"),
         ({**turns, "pipeline": "concurrent"}, "pipeline is sync, not concurrent"),
+        ({**turns, "replay": {"n_step": 3}}, "places of single steps"),
+        ({**turns, "replay": {"hindsight": {}}}, "places of single steps"),
         ({"optimizer": {"schedule_in": "turns"}}, "but there are none"),
         ({**turns, "replay": {"updates_per_batch": 3}}, "but a block has 2 gradient"),
     ):

@@ -288,6 +288,14 @@ def test_a_kill_while_the_first_checkpoint_is_written_is_no_harm(whole, tmp_path
     assert digests(tmp_path / "run") == digests(whole[0].path)
 
 
+def test_a_seed_that_has_checkpoints_is_never_begun_anew(copied):
+    (copied / "seed-6" / "run.json").unlink()
+    before = checkpoints(copied / "seed-6")
+    with pytest.raises(SpecError, match=r"seed-6 has checkpoints, but no spec\.yaml or no run\.json"):
+        hotloop.resume(copied, steps=STEPS + 100)
+    assert checkpoints(copied / "seed-6") == before != []
+
+
 @pytest.mark.parametrize("lost", ["result.json", "last", "seed-7"])
 def test_what_a_kill_between_two_writes_leaves_out_is_made_up_for(whole, copied, lost):
     path = copied / lost if lost == "seed-7" else copied / "seed-7" / lost

@@ -3,6 +3,7 @@
 Most of it with trials whose scores are a formula; `test_search_runs.py` has whole commands that train.
 """
 
+import copy
 import csv
 import errno
 import json
@@ -425,6 +426,26 @@ def test_a_study_of_optunas_own_tools_can_read_it():
     assert len(optuna.load_study(study_name="search", storage=storage).trials) == 3
 
 
+def test_a_journal_that_someone_has_changed_or_taken_away_is_refused(tmp_path):
+    (tmp_path / "evil_mod.py").write_text("raise SystemExit('imported')")
+    journal = tmp_path / "search" / "study.journal"
+    searched(trials=1)
+    text = journal.read_text()
+    for changed, said in (
+        (text.replace(f'"{DISCOUNT}":', '"plugins":["evil_mod"],"x":'), "has a trial with values of .*plugins"),
+        (text.replace("\n", "\n{garbled\n", 1), "is damaged"),
+    ):
+        assert changed != text
+        journal.write_text(changed)
+        with pytest.raises(SpecError, match=said):
+            searched(trials=1)
+    journal.unlink()
+    before = contents(tmp_path / "search" / "trials")
+    with pytest.raises(SpecError, match=r"has trials, but study\.journal"):
+        searched(trials=2)
+    assert contents(tmp_path / "search" / "trials") == before
+
+
 # -- specs of SLM-Lab ---------------------------------------------------------------------------------------
 
 
@@ -441,5 +462,11 @@ def test_values_of_an_slm_lab_spec_are_put_into_its_own_fields() -> None:
     assert (spec.discount, spec.network.torso.hidden, spec.turns.every, spec.seeds) == (0.9, (8, 8), 2, 1)
     assert spec.optimizer.learning_rate.start == 0.003
     assert subject.with_values({}).discount == 0.99, "the original is as it was"
+    none = copy.deepcopy(original)
+    none["agent"]["net"]["lr_scheduler_spec"] = None
+    into_none = {"agent.net.lr_scheduler_spec.name": "StepLR", "agent.net.lr_scheduler_spec.step_size": 7}
+    assert SlmLabSpec("one", none, {}, {}).with_values(into_none).optimizer.learning_rate.every == 7  # type: ignore[union-attr]
+    with pytest.raises(SpecError, match=r"gamma is 0\.99, expected a section"):
+        subject.with_values({"agent.algorithm.gamma.x": 0.9})
     with pytest.raises(SpecError, match=r"agent\.algorithm\.gama: unknown key"):
         subject.with_values({"agent.algorithm.gama": 0.9})

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from hotloop.errors import SpecError
-from hotloop.runs.slm_figures import Session, figures_of, sessions_of
+from hotloop.runs.slm_figures import CLIPPED, Session, figures_of, sessions_of
 from hotloop.spec import slm_lab
 from hotloop.spec.reading import load_slm_lab, load_spec, parse_spec, to_yaml
 
@@ -131,6 +131,22 @@ def test_priorities_have_no_importance_weights_and_a_first_error() -> None:
         ({"agent__algorithm__action_policy": "random"}, "exploration.epsilon.value", 1.0),
         ({"agent__algorithm__action_policy": "default"}, "exploration.epsilon.value", 0.0),
         (
+            {"agent__algorithm__action_policy": "default", "agent__algorithm__action_pdtype": ...},
+            "exploration.temperature.value",
+            1.0,
+        ),
+        (
+            {"agent__algorithm__action_policy": "boltzmann", "agent__algorithm__action_pdtype": "default"},
+            "exploration.temperature.end",
+            0.1,
+        ),
+        ({"agent__net__layer_norm": True}, "network.torso.normalization", "layer"),
+        (
+            {"agent__net__layer_norm": True, "agent__net__type": "DuelingMLPNet"},
+            "network.torso.normalization",
+            "none",
+        ),
+        (
             {"agent__algorithm__explore_var_spec": {"name": "no_decay", "start_val": 0.3}},
             "exploration.epsilon.value",
             0.3,
@@ -171,7 +187,13 @@ def test_images() -> None:
     assert (torso.channels, torso.kernels, torso.strides, torso.hidden) == ((32, 64, 64), (8, 4, 3), (4, 2, 1), (256,))
     assert (torso.layout, spec.network.head.dueling, spec.replay.stacked_frames) == ("CHW", True, 4)
     assert spec.env.options == {"life_loss_info": True, "stack_num": 4, "reward_clipping": True}
-    assert spec.evaluation.options == {"reward_clipping": False}
+    assert spec.evaluation.options == {"reward_clipping": False, "life_loss_info": False}, "whole games"
+    assert any("a lost life ends an episode" in notice for notice in found.notices)
+    assert torso.normalization == "none", "unlike ConvNet's"
+    alone: Any = parse_spec(slm_lab.translated("one", changed(agent__net=net, env={**env, "num_envs": 1})).spec)
+    assert alone.env.options["reward_clipping"] is False
+    plain: Any = parse_spec(slm_lab.translated("one", changed(agent__net={**net, "type": "ConvNet"}, env=env)).spec)
+    assert plain.network.torso.normalization == "batch"
     assert any("divided by 255" in notice for notice in found.notices)
 
 
@@ -225,6 +247,7 @@ def test_what_is_not_done_as_there_is_said(changes: dict[str, Any], said: str) -
         ({"meta__distributed": "synced"}, "Hogwild"),
         ({"env__max_frame": ...}, "env.max_frame: is missing"),
         ({"env": 3}, "expected a mapping"),
+        ({"env__max_frame": math.inf}, "got inf, expected a number"),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_the_reason(changes: dict[str, Any], said: str) -> None:
@@ -254,6 +277,7 @@ def test_a_spec_is_chosen_by_its_name_and_variables_are_filled(files: dict[str, 
 
 
 def test_names_and_variables_that_are_not_there_are_named(files: dict[str, str]) -> None:
+    assert slm_lab.filled('"${x}"', {"x": "nan"}, "it") == '"nan"', "no number that a file could hold"
     for file, name, variables, said in (
         ("two", None, {}, "holds 2 specs; say which: .*first, second"),
         ("two", "third", {}, "has no spec 'third'; it has first, second"),
@@ -316,7 +340,11 @@ def test_sessions_are_read_from_lines_of_metrics_however_seeds_are_kept(tmp_path
         (apart / f"seed-{number}" / "metrics.jsonl").write_text(line(10, float(number)))
     assert [list(one.returns) for one in sessions_of(alone)] == [[1.0, 3.0]]
     assert [list(one.returns) for one in sessions_of(beside)] == [[1.0, 3.0], [4.0]]
-    assert [list(one.updates) for one in sessions_of(beside)] == [[5.0, 5.0], [6.0]]
+    assert [list(one.updates) for one in sessions_of(beside)] == [[5.0, 10.0], [10.0]]
+    played = json.dumps({"kind": "eval", "env_steps": 30, "return_mean": 7.0}) + "\n"
+    (alone / "metrics.jsonl").write_text(line(10, 1.0) + line(20, 2.0) + played)
+    (found,) = sessions_of(alone, CLIPPED)
+    assert (list(found.env_steps), list(found.updates), list(found.returns)) == ([30.0], [10.0], [7.0])
     assert [list(one.returns) for one in sessions_of(apart)] == [[3.0], [4.0]]
     (alone / "metrics.jsonl").write_text("")
     with pytest.raises(SpecError, match="no episode has ended"):

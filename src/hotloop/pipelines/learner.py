@@ -85,7 +85,7 @@ class Learner:
 
     def earn(self, transitions: int, env_steps: int, starts: int) -> None:
         """Count what was collected until `env_steps`; nothing is owed before the learning start."""
-        if self._in_turns:  # of the transitions after the learning start each counts for itself
+        if self._in_turns and self.replay.size:  # of the transitions after the start each counts for itself
             self.limiter.earn(min(transitions, max(0, env_steps - starts)), env_steps)
             if not self.limiter.owed:
                 self._pass_turn(env_steps)

@@ -15,5 +15,4 @@ def run_block(run: HostRun) -> None:
     """q vector steps with the weights of the block's start, then the p gradient steps they have earned."""
     run.collect()
     if run.learner.takes_turn():
-        portion = run.learner.draw(run.env_steps)
-        run.take_over(lambda: run.learner.learn(portion))
+        run.take_over(lambda: run.learner.learn(run.learner.draw(run.env_steps)))

@@ -1,7 +1,8 @@
 """The figures by which users of SLM-Lab compare runs: strength, efficiency, stability, consistency.
 
 They are made of the mean return of training episodes in each line of metrics. (There, with several envs, each line has
-the mean of the last hundred episodes instead.) A session there is a seed here, a trial all seeds of a run.
+the mean of the last hundred episodes instead.) Where training rewards are clipped, it is evaluations instead. A session
+there is a seed here, a trial all seeds of a run; lines of seeds are compared in their order, as there.
 """
 
 import math
@@ -12,7 +13,7 @@ import numpy as np
 
 from hotloop.errors import SpecError
 from hotloop.members import is_member_name
-from hotloop.plain import Figures
+from hotloop.plain import Figures, number
 from hotloop.runs import metrics
 
 RANDOM_RETURNS = {
@@ -37,33 +38,42 @@ class Session(NamedTuple):
     returns: np.ndarray
 
 
-def sessions_of(folder: Path, by: str = "by_seed") -> list[Session]:
+class Lines(NamedTuple):
+    """Which lines of metrics count, and their return."""
+
+    kind: str = "train"
+    score: str = "ep_return_mean"
+
+
+TRAINED, CLIPPED = Lines(), Lines("eval", "return_mean")
+
+
+def sessions_of(folder: Path, lines: Lines = TRAINED, by: str = "by_seed") -> list[Session]:
     """The seeds of a run: in folders of their own, side by side in its lines of metrics, or one alone."""
     seeds = sorted(
         path for path in folder.iterdir() if is_member_name(path.name) and (path / "metrics.jsonl").is_file()
     )
     if seeds:
-        return [_session(metrics.read(path / "metrics.jsonl"), None, by) for path in seeds]
+        return [_session(metrics.read(path / "metrics.jsonl"), None, lines, by) for path in seeds]
     rows = metrics.read(folder / "metrics.jsonl")
-    of_each = next((row[by] for row in rows if row["kind"] == "train" and by in row), None)
+    of_each = next((row[by] for row in rows if row["kind"] == lines.kind and by in row), None)
     if not isinstance(of_each, dict):
-        return [_session(rows, None, by)]
-    count = len(of_each["updates"]) if isinstance(of_each["updates"], list) else 0
-    return [_session(rows, index, by) for index in range(count)]
+        return [_session(rows, None, lines, by)]
+    scores = of_each[lines.score]
+    return [_session(rows, index, lines, by) for index in range(len(scores) if isinstance(scores, list) else 0)]
 
 
-def _session(rows: list[Figures], index: int | None, by: str) -> Session:
-    found = []
+def _session(rows: list[Figures], index: int | None, lines: Lines, by: str) -> Session:
+    found, updates = [], 0.0
     for row in rows:
-        if row["kind"] != "train":
+        updates = number(row, "updates") if row["kind"] == "train" else updates  # of the last line that counts them
+        if row["kind"] != lines.kind:
             continue
         of_each = row.get(by)
-        values = [
-            of_each[name][index] if index is not None and isinstance(of_each, dict) else row[name]
-            for name in ("updates", "ep_return_mean")
-        ]
-        if values[1] is not None:
-            found.append([row["env_steps"], *values])
+        score = of_each[lines.score] if index is not None and isinstance(of_each, dict) else row[lines.score]
+        score = score[index] if isinstance(score, list) and index is not None else score
+        if isinstance(score, int | float):
+            found.append([number(row, "env_steps"), updates, score])
     table = np.array(found, np.float64).reshape(-1, 3)
     return Session(*table.T)
 

@@ -91,6 +91,11 @@ class SearchFolder:
                 except OSError:
                     raise SpecError(f"another process is searching in {self.path}; wait for its end") from None
             self.trials.mkdir(exist_ok=True)
+            if not self.journal.is_file() and any(self.trials.iterdir()):
+                raise SpecError(
+                    f"{self.path} has trials, but {self.journal.name}, which says what came of them, is gone; choose "
+                    "another --out"
+                )
             yield
 
     def _create(self) -> None:

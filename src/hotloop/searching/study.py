@@ -80,15 +80,33 @@ class SearchStudy:
             else optuna.pruners.MedianPruner(n_startup_trials=UNPRUNED_TRIALS, n_warmup_steps=warm_up)
         )
         self._space, self._seed = space, seed
-        self._study: Study = optuna.create_study(
-            storage=JournalStorage(backend),
-            study_name="search",
-            direction="maximize",
-            pruner=pruner,
-            load_if_exists=True,
-        )
+        try:
+            self._study: Study = optuna.create_study(
+                storage=JournalStorage(backend),
+                study_name="search",
+                direction="maximize",
+                pruner=pruner,
+                load_if_exists=True,
+            )
+        except (ValueError, KeyError, TypeError) as error:  # whatever a line that is damaged makes Optuna raise
+            raise SpecError(
+                f"{journal} is damaged ({type(error).__name__}: {error}); without it a search cannot go on: choose "
+                "another --out"
+            ) from None
+        self._require_values_of_the_space(journal)
         for frozen in self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
             self._put_back(frozen)  # whoever ran it is gone
+
+    def _require_values_of_the_space(self, journal: Path) -> None:
+        """Refuse a journal that someone has changed: values go into specs, which may name modules."""
+        expected = set(self._space.parameters)
+        for frozen in self._study.get_trials(deepcopy=False):
+            found = set(inner(frozen.user_attrs, _VALUES)) if _VALUES in frozen.user_attrs else expected
+            if found != expected:
+                raise SpecError(
+                    f"{journal} has a trial with values of {', '.join(sorted(map(str, found))) or 'nothing'}, but what "
+                    f"is searched is {', '.join(sorted(expected))}: it was changed; choose another --out"
+                )
 
     def ask(self) -> Asked:
         """Begin a trial: one that was interrupted, else a new one.

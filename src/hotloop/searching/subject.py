@@ -4,6 +4,7 @@ import copy
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from hotloop.errors import SpecError
 from hotloop.spec import Spec, slm_lab
 from hotloop.spec.reading import given, load_spec
 
@@ -11,8 +12,11 @@ from hotloop.spec.reading import given, load_spec
 class Subject(Protocol):
     """Plain data that travels to the process of a trial."""
 
-    def with_values(self, values: Mapping[str, object]) -> Spec:
-        """The spec of a trial; raises SpecError for values that make none."""
+    def with_values(self, values: Mapping[str, object], *, imports_plugins: bool = False) -> Spec:
+        """The spec of a trial; raises SpecError for values that make none.
+
+        With `imports_plugins`, modules that it names are imported first, as in the process that trains it.
+        """
 
 
 class OwnSpec(NamedTuple):
@@ -25,9 +29,9 @@ class OwnSpec(NamedTuple):
         """A spec that was read."""
         return cls(given(spec))
 
-    def with_values(self, values: Mapping[str, object]) -> Spec:
+    def with_values(self, values: Mapping[str, object], *, imports_plugins: bool = False) -> Spec:
         """The spec with these fields."""
-        return load_spec(self.data, values, imports_plugins=True)
+        return load_spec(self.data, values, imports_plugins=imports_plugins)
 
 
 class SlmLabSpec(NamedTuple):
@@ -38,14 +42,17 @@ class SlmLabSpec(NamedTuple):
     variables: dict[str, str]
     overrides: dict[str, object]  # fields of ours
 
-    def with_values(self, values: Mapping[str, object]) -> Spec:
-        """The spec with these fields, in our words."""
+    def with_values(self, values: Mapping[str, object], *, imports_plugins: bool = False) -> Spec:
+        """The spec with these fields, in our words; none of its fields names a plug-in."""
+        del imports_plugins
         data = copy.deepcopy({key: value for key, value in self.original.items() if key != "search"})
         for path, value in values.items():
             *parents, last = path.split(".")
             section = data
             for part in parents:
-                child = section.setdefault(part, {})
-                section = child if isinstance(child, dict) else {}
+                child = section[part] = {} if section.get(part) is None else section[part]
+                if not isinstance(child, dict):
+                    raise SpecError(f"search: {path}: {part} is {child!r:.40}, expected a section")
+                section = child
             section[last] = value
         return load_spec(slm_lab.translated(self.name, data, self.variables).spec, self.overrides)

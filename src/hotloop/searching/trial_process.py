@@ -160,7 +160,7 @@ def _train(pipe: Connection, task: Task) -> Ended:
     from hotloop.assembly import Own, trains_in_turn
     from hotloop.progress import Terminal
 
-    spec = task.subject.with_values(task.values)
+    spec = task.subject.with_values(task.values, imports_plugins=True)
     if task.threads is not None:
         _limit_threads(spec, task.threads)
 

@@ -146,6 +146,10 @@ def _turns(spec: "Spec") -> Iterator[Rule]:
         return
     for path, reason in NOT_IN_TURNS.items():
         yield is_set(spec, path), reason
+    yield (
+        spec.replay.n_step > 1 or spec.replay.hindsight is not None,
+        "turns are by the places of single steps in the replay; use n_step: 1, without hindsight",
+    )
     yield spec.on_policy is not None, "on_policy learns from whole collections, not in turns; leave turns out"
     yield (
         spec.pipeline not in ("auto", "sync"),

@@ -3,6 +3,7 @@
 Written for version 5. A file holds several specs by their names, each with `agent`, `env` and `meta`.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -184,8 +185,13 @@ class _Translation:
             self._say("env.max_t is not done here: the env's own time limit ends episodes")
         if not env_id.startswith("ALE/"):
             return {"id": env_id, "num_envs": self.num_envs, "vectorization": "sync", "options": given}
-        given.pop("reward_clipping", None)
-        return {"id": env_id, "num_envs": self.num_envs, "options": {**given, "stack_num": 4, "reward_clipping": True}}
+        if given.get("life_loss_info"):
+            self._say(
+                "env.life_loss_info: in training a lost life ends an episode, and the step after it is not stored; "
+                "evaluations play whole games"
+            )
+        given |= {"stack_num": 4, "reward_clipping": self.num_envs > 1}  # there, one env alone is not clipped
+        return {"id": env_id, "num_envs": self.num_envs, "options": given}
 
     def _env_id(self) -> str:
         name = self._text("env.name")
@@ -203,7 +209,7 @@ class _Translation:
             raise self._refusal(path, f"{activation} is not known here; known: {', '.join(ACTIVATIONS)}")
         if self.net.get("out_layer_activation") is not None:
             raise self._refusal("agent.net.out_layer_activation", "Q-values have no nonlinearity here; leave it out")
-        torso: Section = {"activation": ACTIVATIONS[activation], "normalization": self._normalization()}
+        torso: Section = {"activation": ACTIVATIONS[activation], "normalization": self._normalization(kind)}
         if "Conv" in kind:
             torso |= {"kind": "cnn", "layout": "CHW", **self._convolutions()}
             torso["hidden"] = self._sizes("agent.net.fc_hid_layers", [])
@@ -213,11 +219,17 @@ class _Translation:
             torso |= {"kind": "mlp", "hidden": self._sizes("agent.net.hid_layers")}
         return {"torso": torso, "head": {"kind": "scalar", "dueling": kind.startswith("Dueling")}, "init": self._init()}
 
-    def _normalization(self) -> str:
-        if self.net.get("batch_norm"):
-            self._say("net.batch_norm stands before each nonlinearity here, with running averages in the target net")
+    def _normalization(self, kind: str) -> str:
+        batch, layer = self.net.get("batch_norm", kind == "ConvNet"), self.net.get("layer_norm", False)
+        if (layer and kind != "MLPNet") or (batch and kind == "DuelingMLPNet"):
+            self._say(f"net.layer_norm and net.batch_norm that {kind} does not look at there are left out here, too")
+        if batch and kind != "DuelingMLPNet":
+            self._say(
+                "net.batch_norm (of ConvNet the default) stands before the nonlinearity of every layer here, with "
+                "running averages in the target net; there behind it, and not in the first layer"
+            )
             return "batch"
-        return "layer" if self.net.get("layer_norm") else "none"
+        return "layer" if layer and kind == "MLPNet" else "none"
 
     def _init(self) -> str:
         init = self.net.get("init_fn")
@@ -343,7 +355,7 @@ class _Translation:
 
     def _exploration(self) -> Section:
         policy = str(self.algorithm.get("action_policy", "epsilon_greedy"))
-        sampled = str(self.algorithm.get("action_pdtype", "Argmax")) not in ("Argmax", "default")
+        sampled = self.algorithm.get("action_pdtype") != "Argmax"  # none is the first one there: Categorical
         if policy == "random":
             return {"kind": "epsilon_greedy", "epsilon": 1.0}
         if policy == "default":
@@ -382,7 +394,7 @@ class _Translation:
         batch = self._whole("agent.memory.batch_size")
         start = self._whole("agent.algorithm.training_start_step", batch)
         if start < 1:
-            self._say("training_start_step is 0: learning begins after the first transition")
+            self._say("training_start_step is 0: the turn that the very first transition asks for is left out")
         replay: Section = {
             "capacity": self._whole("agent.memory.max_size"),
             "start": max(1, start),
@@ -410,7 +422,8 @@ class _Translation:
         """Greedy games of our own: there, scores are those of training episodes."""
         every = self._whole("meta.eval_frequency", 10_000)
         section: Section = {"every": max(every, frames // 10), "episodes": 8}
-        return {**section, "options": {"reward_clipping": False}} if self._env_id().startswith("ALE/") else section
+        whole_games = {"reward_clipping": False, "life_loss_info": False}
+        return {**section, "options": whole_games} if self._env_id().startswith("ALE/") else section
 
     def _log(self, frames: int) -> Section:
         return {
@@ -485,7 +498,7 @@ def _section(found: object, where: str) -> Section:
 
 
 def _plain_number(found: object, path: str) -> float:
-    if isinstance(found, bool) or not isinstance(found, int | float):
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
         raise SpecError(f"{path}: got {found!r:.60}, expected a number")
     return found
 
@@ -494,5 +507,7 @@ def _as_number(text: str) -> str | None:
     try:
         number = float(text)
     except ValueError:
+        return None
+    if not math.isfinite(number):
         return None
     return str(int(number)) if number == int(number) else str(number)

@@ -69,7 +69,9 @@ def train(
 ) -> None:
     """Train an agent. Ctrl-C saves and stops; `hotloop resume` continues. PROFILE=true also profiles it."""
     from hotloop import api
+    from hotloop.spec.reading import is_slm_lab_file
 
+    seeds = 1 if seeds is None and _is_profiled() and spec is not None and is_slm_lab_file(spec) else seeds
     short = {"engine": engine, "pipeline": pipeline, "seeds": seeds}
     parsed = _read_spec(spec, set_, {"env.id": env, "stop.steps": steps, "seed": seed, **short}, name, var)
     if plan:
@@ -87,7 +89,7 @@ def train(
         if memory.refusal():
             raise SpecError(str(memory.refusal()))
         return
-    work = api.profile if os.environ.get("PROFILE", "").lower() in ("1", "true", "yes", "on") else api.train
+    work = api.profile if _is_profiled() else api.train
     _report(lambda reporter: work(parsed, out=out or api.DEFAULT, reporter=reporter), as_json)
 
 
@@ -113,6 +115,7 @@ def profile(
     With --env ID of a Gymnasium env alone: which Python functions of it take the time of a step.
     """
     from hotloop import api, registry
+    from hotloop.spec.reading import is_slm_lab_file
 
     if spec is None and env is not None and not registry.is_device_env(env):
         unused = {"--steps": steps, "--seed": seed, "--engine": engine, "--pipeline": pipeline, "--out": out}
@@ -127,7 +130,9 @@ def profile(
 
         print_functions(found, _console())
         return
-    short = {"engine": engine, "pipeline": pipeline}
+    # Of several sessions of SLM-Lab's, one is looked at.
+    sessions = {"seeds": 1} if spec is not None and is_slm_lab_file(spec) else {}
+    short = {"engine": engine, "pipeline": pipeline, **sessions}
     parsed = _read_spec(spec, set_, {"env.id": env, "stop.steps": steps, "seed": seed, **short}, name, var)
     _report(lambda reporter: api.profile(parsed, out=out or api.DEFAULT, trace=trace, reporter=reporter), as_json)
 
@@ -185,7 +190,9 @@ def search(
         given = {path: value for path, value in short.items() if value is not None}
         variables, overrides = _parse_var(var or []), {"seeds": 1, **_parse_set(set_ or []), **given}
         _, found_there = load_slm_lab(spec, name, variables, overrides)
-        if overrides["seeds"] == 1:
+        if found_there.has_scheduler:
+            found_there.notices.append("meta.search_scheduler: trials are ended by the median of others, not by ASHA")
+        if seeds is None and overrides["seeds"] == 1:
             found_there.notices.append("each trial is one seed, scored by its greedy evaluation; --seeds N for more")
         _say_notices(found_there.notices)
         wanted, space = found_there.trials, found_there.original.get("search")
@@ -306,12 +313,11 @@ def convert(
 def metrics(run: RunArgument, as_json: JsonOption = False) -> None:
     """Say what SLM-Lab's figures are for a run: strength, efficiency, stability; over several seeds consistency."""
     from hotloop.runs.folder import RunFolder
-    from hotloop.runs.slm_figures import CLIPPED, TRAINED, figures_of, sessions_of
+    from hotloop.runs.slm_figures import figures_of, lines_of, sessions_of
 
     folder = RunFolder.open(run)
     env = folder.read_spec().env
-    lines = CLIPPED if env.options.get("reward_clipping") else TRAINED
-    found = figures_of(sessions_of(folder.path, lines), env.id)
+    found = figures_of(sessions_of(folder.path, lines_of(env)), env.id)
     if as_json:
         _print_json(found)
         return
@@ -450,6 +456,11 @@ def _console() -> "Console":
     return Console() if sys.stdout.isatty() else Console(width=140)
 
 
+def _is_profiled() -> bool:
+    """Whether a training is to be a profile, as the environment says."""
+    return os.environ.get("PROFILE", "").lower() in ("1", "true", "yes", "on")
+
+
 def _say_notices(notices: list[str]) -> None:
     for notice in notices:
         typer.echo(f"not as in SLM-Lab, or worth knowing: {notice}", err=True)
@@ -498,6 +509,8 @@ def _report(work: "Callable[[Reporter], Run]", as_json: bool) -> None:
     cut = f"; {run.episodes_cut} episode(s) not played to the end" if run.episodes_cut else ""
     cut += f"; {run.episodes_endless:g} reached evaluation.max_steps" if run.episodes_endless else ""
     typer.echo(f"  replay ratio {run.updates_per_step:g}, score {score} (mean return{cut})")
+    if not run.updates:
+        typer.echo("  no gradient step was taken: learning begins after replay.start env steps")
     typer.echo(f"  run        {path}")
     for name in ("curve.png", "recording.gif", "profile.png"):
         if (path / name).is_file():

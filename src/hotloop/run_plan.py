@@ -79,7 +79,9 @@ def _learning(spec: Spec) -> str:
     on_each = spec.replay.updates_per_batch
     how = f"{block.updates} updates per {block.vector_steps} vector steps"
     if spec.turns is not None:
-        how = f"turns of {block.updates} updates, one every {spec.turns.every} transitions"
+        when = f"every {spec.turns.every} transitions"
+        when = "after each vector step" if spec.turns.every <= spec.env.num_envs else when
+        how = f"a turn of {block.updates} updates {when}"
     return (
         f"replay ratio {spec.replay_ratio:g} ({how}"
         f"{f', {on_each} on each batch' if on_each > 1 else ''}), batch {spec.replay.batch_size}"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from hotloop.errors import SpecError
-from hotloop.runs.slm_figures import CLIPPED, Session, figures_of, sessions_of
+from hotloop.runs.slm_figures import Lines, Session, figures_of, sessions_of
 from hotloop.spec import slm_lab
 from hotloop.spec.reading import load_slm_lab, load_spec, parse_spec, to_yaml
 
@@ -226,6 +226,8 @@ def test_what_is_not_done_as_there_is_said(changes: dict[str, Any], said: str) -
     ("changes", "said"),
     [
         ({"agent__algorithm__name": "PPO"}, "PPO is not of the DQN family; hotloop trains VanillaDQN"),
+        ({"agent__algorithm__name": "PPO", "agent__algorithm__lam": 0.9}, "PPO is not of the DQN family"),
+        ({"agent__net__type": "RecurrentNet", "agent__net__cell_type": "GRU"}, "RecurrentNet is recurrent"),
         ({"agent__algorithm__name": "SoftActorCritic"}, "is not of the DQN family"),
         ({"agent__net__type": "RecurrentNet"}, "RecurrentNet is recurrent"),
         ({"agent__net__type": "TorchArcNet"}, "TorchArcNet is not known here; known: MLPNet"),
@@ -279,7 +281,7 @@ def test_a_spec_is_chosen_by_its_name_and_variables_are_filled(files: dict[str, 
 def test_names_and_variables_that_are_not_there_are_named(files: dict[str, str]) -> None:
     assert slm_lab.filled('"${x}"', {"x": "nan"}, "it") == '"nan"', "no number that a file could hold"
     for file, name, variables, said in (
-        ("two", None, {}, "holds 2 specs; say which: .*first, second"),
+        ("two", None, {}, "holds 2 specs; say which, by its name: first, second"),
         ("two", "third", {}, "has no spec 'third'; it has first, second"),
         ("two", "second", {}, r"second: \$\{env\} is not filled; add --var env=VALUE"),
         ("two", "second", {"enf": "x"}, r"--var enf=…: .* has no \$\{enf\}; it has \$\{env\}, \$\{max_frame\}"),
@@ -324,28 +326,33 @@ def test_figures_are_those_of_the_formulas() -> None:
 
 
 def test_sessions_are_read_from_lines_of_metrics_however_seeds_are_kept(tmp_path: Path) -> None:
-    def line(steps: int, value: Any, **more: Any) -> str:
+    def line(steps: int, value: Any, episodes: int, **more: Any) -> str:
         row = {"kind": "train", "env_steps": steps, "updates": steps // 2, "ep_return_mean": value, **more}
-        return json.dumps(row) + "\n"
+        return json.dumps({**row, "episodes": episodes}) + "\n"
 
     alone, beside, apart = (tmp_path / name for name in ("alone", "beside", "apart"))
     for folder in (alone, beside, apart / "seed-3", apart / "seed-4"):
         folder.mkdir(parents=True)
-    (alone / "metrics.jsonl").write_text(line(10, 1.0) + line(20, None) + line(30, 3.0))
-    by_seed = {"updates": [5, 6], "ep_return_mean": [1.0, None]}
-    (beside / "metrics.jsonl").write_text(
-        line(10, 1.0, by_seed=by_seed) + line(20, 2.0, by_seed={**by_seed, "ep_return_mean": [3.0, 4.0]})
-    )
+    text = line(5, None, 0) + line(10, 1.0, 60) + line(20, None, 60) + line(30, 3.0, 100) + line(40, 5.0, 150)
+    (alone / "metrics.jsonl").write_text(text)
+    by_seed = {"updates": [5, 6], "ep_return_mean": [1.0, None], "episodes": [2, 0]}
+    later = {"updates": [7, 8], "ep_return_mean": [3.0, 4.0], "episodes": [4, 1]}
+    (beside / "metrics.jsonl").write_text(line(10, 1.0, 2, by_seed=by_seed) + line(20, 2.0, 3, by_seed=later))
     for number in (3, 4):
-        (apart / f"seed-{number}" / "metrics.jsonl").write_text(line(10, float(number)))
-    assert [list(one.returns) for one in sessions_of(alone)] == [[1.0, 3.0]]
-    assert [list(one.returns) for one in sessions_of(beside)] == [[1.0, 3.0], [4.0]]
-    assert [list(one.updates) for one in sessions_of(beside)] == [[5.0, 10.0], [10.0]]
-    played = json.dumps({"kind": "eval", "env_steps": 30, "return_mean": 7.0}) + "\n"
-    (alone / "metrics.jsonl").write_text(line(10, 1.0) + line(20, 2.0) + played)
-    (found,) = sessions_of(alone, CLIPPED)
-    assert (list(found.env_steps), list(found.updates), list(found.returns)) == ([30.0], [10.0], [7.0])
-    assert [list(one.returns) for one in sessions_of(apart)] == [[3.0], [4.0]]
+        (apart / f"seed-{number}" / "metrics.jsonl").write_text(line(10, float(number), 2))
+    (found,) = sessions_of(alone, Lines())
+    assert list(found.env_steps) == [10, 20, 30, 40], "from the first episode on, every line"
+    last_hundred = [1.0, 1.0, (60 * 1.0 + 40 * 3.0) / 100, (10 * 1.0 + 40 * 3.0 + 50 * 5.0) / 100]
+    np.testing.assert_allclose(found.returns, last_hundred)
+    (found,) = sessions_of(alone, Lines(window=1))
+    assert list(found.returns) == [1.0, 1.0, 3.0, 5.0]
+    assert [list(one.returns) for one in sessions_of(beside, Lines())] == [[1.0, 2.0], [4.0]]
+    assert [list(one.updates) for one in sessions_of(beside, Lines())] == [[5.0, 7.0], [8.0]]
+    assert [list(one.returns) for one in sessions_of(apart, Lines())] == [[3.0], [4.0]]
+    played = json.dumps({"kind": "eval", "env_steps": 30, "return_mean": 7.0, "episodes": 8}) + "\n"
+    (alone / "metrics.jsonl").write_text(line(10, 1.0, 3) + line(20, 2.0, 5) + played + played)
+    (found,) = sessions_of(alone, Lines("eval", "return_mean", 1))
+    assert (list(found.env_steps), list(found.updates), list(found.returns)) == ([30.0] * 2, [10.0] * 2, [7.0] * 2)
     (alone / "metrics.jsonl").write_text("")
     with pytest.raises(SpecError, match="no episode has ended"):
-        figures_of(sessions_of(alone), "CartPole-v1")
+        figures_of(sessions_of(alone, Lines()), "CartPole-v1")

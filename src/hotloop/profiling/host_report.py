@@ -101,7 +101,12 @@ def _what_costs(spec: Spec, report: HostProfile, is_concurrent: bool) -> list[st
     else:
         first = []
     most = max(named, key=lambda row: row["share"])
-    said = f"the costliest stage is {most['stage']} ({most['share']:.0%}); {ADVICE[most['stage']]}"
+    advice = ADVICE[most["stage"]]
+    if most["stage"] == "update" and spec.turns is not None:
+        advice = (
+            "learning is what holds this run back: a smaller network or batch_size, or fewer turns, make it do less"
+        )
+    said = f"the costliest stage is {most['stage']} ({most['share']:.0%}); {advice}"
     if most["stage"] == "update" and spec.engine == "torch" and spec.torch.mode == "eager":
         said += "; torch.mode: compiled, or engine: jax where the network allows it, take the same steps faster"
     return [*first, said]

@@ -1,8 +1,8 @@
 """The figures by which users of SLM-Lab compare runs: strength, efficiency, stability, consistency.
 
-They are made of the mean return of training episodes in each line of metrics. (There, with several envs, each line has
-the mean of the last hundred episodes instead.) Where training rewards are clipped, it is evaluations instead. A session
-there is a seed here, a trial all seeds of a run; lines of seeds are compared in their order, as there.
+They are made of the mean return of the last hundred training episodes at each line of metrics (of one env, of the
+episodes since the last line; there it is the last one alone). Where training rewards are clipped, it is evaluations
+instead. A session there is a seed here, a trial all seeds of a run; lines of seeds are compared in their order.
 """
 
 import math
@@ -15,6 +15,7 @@ from hotloop.errors import SpecError
 from hotloop.members import is_member_name
 from hotloop.plain import Figures, number
 from hotloop.runs import metrics
+from hotloop.spec import Env
 
 RANDOM_RETURNS = {
     "CartPole-v1": 22.97,
@@ -39,16 +40,24 @@ class Session(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """Which lines of metrics count, and their return."""
+    """Which lines of metrics count, their return and its episodes, and how many episodes back a mean looks."""
 
     kind: str = "train"
     score: str = "ep_return_mean"
+    window: int = 100
 
 
-TRAINED, CLIPPED = Lines(), Lines("eval", "return_mean")
+def lines_of(env: Env) -> Lines:
+    """As SLM-Lab has it: the mean of the last hundred episodes, with one env that of the last ones.
+
+    Where training rewards are clipped, those of evaluations.
+    """
+    if env.options.get("reward_clipping"):
+        return Lines("eval", "return_mean", 1)
+    return Lines(window=100 if env.num_envs > 1 else 1)
 
 
-def sessions_of(folder: Path, lines: Lines = TRAINED, by: str = "by_seed") -> list[Session]:
+def sessions_of(folder: Path, lines: Lines, by: str = "by_seed") -> list[Session]:
     """The seeds of a run: in folders of their own, side by side in its lines of metrics, or one alone."""
     seeds = sorted(
         path for path in folder.iterdir() if is_member_name(path.name) and (path / "metrics.jsonl").is_file()
@@ -64,18 +73,40 @@ def sessions_of(folder: Path, lines: Lines = TRAINED, by: str = "by_seed") -> li
 
 
 def _session(rows: list[Figures], index: int | None, lines: Lines, by: str) -> Session:
-    found, updates = [], 0.0
+    def of_seed(row: Figures, name: str) -> float:
+        """A figure of the seed; 0 where there is none."""
+        of_each = row.get(by)
+        found = of_each.get(name, 0) if index is not None and isinstance(of_each, dict) else row.get(name, 0)
+        found = found[index] if isinstance(found, list) and index is not None else found
+        return float(found) if isinstance(found, int | float) else 0.0
+
+    times: list[tuple[float, float]] = []
+    means: list[float] = []
+    episodes: list[float] = []
+    updates = done = 0.0
     for row in rows:
-        updates = number(row, "updates") if row["kind"] == "train" else updates  # of the last line that counts them
+        updates = of_seed(row, "updates") if row["kind"] == "train" else updates  # of the last line that counts them
         if row["kind"] != lines.kind:
             continue
-        of_each = row.get(by)
-        score = of_each[lines.score] if index is not None and isinstance(of_each, dict) else row[lines.score]
-        score = score[index] if isinstance(score, list) and index is not None else score
-        if isinstance(score, int | float):
-            found.append([number(row, "env_steps"), updates, score])
-    table = np.array(found, np.float64).reshape(-1, 3)
-    return Session(*table.T)
+        done, before = of_seed(row, "episodes"), done if lines.kind == "train" else 0.0
+        times.append((number(row, "env_steps"), updates))
+        means.append(of_seed(row, lines.score))
+        episodes.append(max(0.0, done - before))
+    first = next((i for i, count in enumerate(episodes) if count), len(episodes))
+    recent = [_recent(means[: i + 1], episodes[: i + 1], lines.window) for i in range(first, len(episodes))]
+    env_steps, of_updates = np.array(times, np.float64).reshape(-1, 2)[first:].T
+    return Session(env_steps, of_updates, np.array(recent))
+
+
+def _recent(means: list[float], episodes: list[float], window: float) -> float:
+    """The mean of the last `window` episodes, of which each line knows the mean."""
+    total = count = 0.0
+    for mean, ended in zip(reversed(means), reversed(episodes), strict=True):
+        taken = min(ended, window - count)
+        total, count = total + taken * mean, count + taken
+        if count >= window:
+            break
+    return total / count
 
 
 def figures_of(sessions: list[Session], env_id: str) -> Figures:
@@ -98,7 +129,7 @@ def figures_of(sessions: list[Session], env_id: str) -> Figures:
             ],
             "stability": [_stability(strength) for strength in strengths],
         }
-        found: Figures = {name: _plain(np.mean(values)) for name, values in each.items()}
+        found: Figures = {name: _plain(_mean_of_known(values)) for name, values in each.items()}
         found["consistency"] = _plain(_consistency(strengths)) if len(sessions) > 1 else None
     return {"sessions": len(sessions), "random_return": by_chance, **found}
 
@@ -123,6 +154,11 @@ def _consistency(strengths: list[np.ndarray]) -> float:
     shortest = min(map(len, strengths))
     table = np.stack([strength[:shortest] for strength in strengths])
     return float(1 - 2 * table.std(axis=0, ddof=1).sum() / table.mean(axis=0).sum())
+
+
+def _mean_of_known(values: list[float]) -> float:
+    known = [value for value in values if math.isfinite(value)]
+    return sum(known) / len(known) if known else math.nan
 
 
 def _plain(value: float) -> float | None:

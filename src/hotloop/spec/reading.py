@@ -66,9 +66,12 @@ def load_slm_lab(
     text, where = _text(source)
     data = _parsed(slm_lab.filled(text, variables or {}, where), where)
     if not slm_lab.is_slm_lab(data):
-        raise SpecError(f"{where} is not a file of SLM-Lab's specs: each of them has agent and env; leave the name out")
+        raise SpecError(f"{where} is not a file of SLM-Lab's specs, each of which has agent and env")
     found = slm_lab.translated(*slm_lab.chosen(data, name, where), variables)
-    return load_spec(found.spec, overrides), found
+    try:
+        return load_spec(found.spec, overrides), found
+    except SpecError as error:
+        raise SpecError(f"{found.name}, in hotloop's words: {error}") from None
 
 
 def is_slm_lab_file(source: str) -> bool:

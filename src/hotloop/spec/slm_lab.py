@@ -65,6 +65,7 @@ class Translated(NamedTuple):
     notices: list[str]
     original: dict[str, object]
     trials: int  # of a search
+    has_scheduler: bool  # that ends some of them
 
 
 def is_slm_lab(data: Mapping[str, object]) -> bool:
@@ -93,7 +94,7 @@ def chosen(data: Mapping[str, object], name: str | None, where: str) -> tuple[st
     if name is None and len(names) == 1:
         name = names[0]
     if name is None:
-        raise SpecError(f"{where} holds {len(names)} specs; say which: hotloop train {where} NAME ({', '.join(names)})")
+        raise SpecError(f"{where} holds {len(names)} specs; say which, by its name: {', '.join(names)}")
     if name not in data:
         raise SpecError(f"{where} has no spec '{name}'; it has {', '.join(names)}")
     return name, _section(data[name], name)
@@ -103,7 +104,7 @@ def translated(name: str, original: Mapping[str, object], variables: Mapping[str
     """One spec in our words; raises SpecError for what cannot be run, with the reason."""
     empty = sorted(set(VARIABLE.findall(repr(original))))
     if empty:
-        raise SpecError(f"{name}: ${{{empty[0]}}} is not filled; add --var {empty[0]}=VALUE")
+        raise SpecError(f"{name}: ${{{empty[0]}}} is not filled; add --var {empty[0]}=VALUE (Python: {empty[0]}=VALUE)")
     return _Translation(name, dict(original), dict(variables or {})).result()
 
 
@@ -111,15 +112,16 @@ class _Translation:
     def __init__(self, name: str, original: Section, variables: dict[str, str]) -> None:
         self.name, self.original, self.notices = name, original, list[str]()
         self._variables = variables
+        self.meta = self._at("meta")
+        self._refuse_others()
         for path in KNOWN:
             self._refuse_unknown(path)
         self.algorithm, self.memory, self.net = (self._at(f"agent.{part}") for part in ("algorithm", "memory", "net"))
-        self.env, self.meta = self._at("env"), self._at("meta")
+        self.env = self._at("env")
         self.num_envs = self._whole("env.num_envs", 1)
 
     def result(self) -> Translated:
         """All of it."""
-        self._refuse_others()
         every = self._whole("agent.algorithm.training_frequency")
         on_each = self._whole("agent.algorithm.training_batch_iter", 1)
         updates = on_each * self._whole("agent.algorithm.training_iter", 1)
@@ -144,7 +146,8 @@ class _Translation:
         }
         if not self._env_id().startswith("ALE/"):
             self._say("states are kept as the env gives them (float32), not in float16")
-        return Translated(self.name, spec, self.notices, self.original, self._whole("meta.max_trial", 1))
+        trials, scheduler = self._whole("meta.max_trial", 1), self.meta.get("search_scheduler")
+        return Translated(self.name, spec, self.notices, self.original, trials, bool(scheduler))
 
     def _full_name(self) -> str:
         """With the game, where it was given by a variable: as there."""

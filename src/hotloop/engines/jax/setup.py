@@ -15,6 +15,8 @@ _POOL = "PJRT_NPROC"
 """Threads of XLA's pool. The flags above are for Eigen; the library that does its products has only this one."""
 
 
+_chosen: list[str] = []
+"""Flags that were chosen in this process, and what was said of them."""
 WORTH_A_POOL = 12_000_000
 """Multiplications of a matrix product from which on several threads are faster than one: measured on two cores, an
 update of 256-256 took 1.1 times as long with batch 128 (8 million), and 0.7 times with batch 192 (13 million)."""
@@ -50,7 +52,9 @@ def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, str]:
     threads, flags = choose_threads(spec), os.environ.get("XLA_FLAGS", "")
     if spec.sees_images:
         _keep_large_memory()
-    if _EIGEN in flags or _INTRA in flags or _POOL in os.environ:
+    if _chosen and flags == _chosen[0]:  # for a run before this one
+        said = _chosen[1]
+    elif _EIGEN in flags or _INTRA in flags or _POOL in os.environ:
         pool = f", {_POOL}={os.environ[_POOL]}" if _POOL in os.environ else ""
         said = f"XLA_FLAGS={flags}{pool}"
     elif _already_running():
@@ -63,6 +67,7 @@ def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, str]:
         os.environ["XLA_FLAGS"] = f"{more}{flags} --{_EIGEN}={multi} {_INTRA}={threads}".strip()
         os.environ[_POOL] = str(threads * devices)
         said = f"{threads} (chosen for this network)" + (f" on each of {devices} CPU devices" if more else "")
+        _chosen[:] = [os.environ["XLA_FLAGS"], said.replace("this network", "the first network of this process")]
     import jax
 
     if steps_meanwhile:  # the update runs on the thread that asks for it, and acting never waits behind it

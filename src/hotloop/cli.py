@@ -322,8 +322,9 @@ def metrics(run: RunArgument, as_json: JsonOption = False) -> None:
         _print_json(found)
         return
     for name, value in found.items():
-        shown = "–" if value is None else f"{value:.4g}" if isinstance(value, float) else value
-        typer.echo(f"{name:>20}  {shown}")
+        each = value if isinstance(value, list) else [value]
+        shown = ", ".join("–" if one is None else f"{one:.4g}" if isinstance(one, float) else str(one) for one in each)
+        typer.echo(f"{name:>26}  {shown}")
 
 
 @app.command("check-env")

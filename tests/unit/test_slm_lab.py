@@ -320,6 +320,9 @@ def test_figures_are_those_of_the_formulas() -> None:
     spread = sum(2 * abs(a - b) / math.sqrt(2) for a, b in zip(first, second, strict=True))
     assert math.isclose(found["consistency"], 1 - spread / sum((a + b) / 2 for a, b in zip(first, second, strict=True)))
     assert found["total_reward_ma"] == pytest.approx((83.91 / 3 + 23.97) / 2)
+    assert found["total_reward_ma_by_session"] == pytest.approx([83.91 / 3, 23.97])
+    low, high = found["total_reward_ma_interval"]
+    assert low <= found["total_reward_ma_iqm"] <= high
     alone: Any = figures_of(sessions[:1], "Unknown-v0")
     assert alone["random_return"] == 0.0
     assert alone["consistency"] is None

@@ -15,6 +15,7 @@ from hotloop.errors import SpecError
 from hotloop.members import is_member_name
 from hotloop.plain import Figures, number
 from hotloop.runs import metrics
+from hotloop.runs.statistics import estimate
 from hotloop.spec import Env
 
 RANDOM_RETURNS = {
@@ -131,6 +132,11 @@ def figures_of(sessions: list[Session], env_id: str) -> Figures:
         }
         found: Figures = {name: _plain(_mean_of_known(values)) for name, values in each.items()}
         found["consistency"] = _plain(_consistency(strengths)) if len(sessions) > 1 else None
+        scores = np.array(each["total_reward_ma"])
+    together = estimate(scores)
+    found["total_reward_ma_by_session"] = [_plain(score) for score in scores]
+    found["total_reward_ma_iqm"] = _plain(together.iqm)
+    found["total_reward_ma_interval"] = [_plain(together.low), _plain(together.high)]
     return {"sessions": len(sessions), "random_return": by_chance, **found}
 
 

@@ -49,7 +49,7 @@ CATCH = {
     "replay": {"capacity": 20_000, "start": 500, "batch_size": 32, "stacked_frames": 2, "n_step": 3},
     "evaluation": {"every": 4000, "episodes": 64},
     "stop": {"steps": 24_000, "return_at_least": 0.8},
-    "log": {"every": 2000},
+    "log": {"every": 2000, "exact": True},
 }
 
 

@@ -201,6 +201,12 @@ BENCHES: Mapping[str, Entry] = {
     "qloss": Entry(
         "hotloop.bench.qloss:run", "a slow Q-loss, each piece of advice for it alone, and hotloop's engines"
     ),
+    "slm_lab": Entry(
+        "hotloop.bench.slm_lab:run", "SLM-Lab's six benchmark specs against its own way of training them, frames/s"
+    ),
+    "slm_lab_scores": Entry(
+        "hotloop.bench.slm_lab_scores:run", "the same to their end: scores beside SLM-Lab's, 40 minutes and more"
+    ),
     "train": Entry("hotloop.bench.train:run", "CartPole training against Stable-Baselines3"),
     "iteration": Entry("hotloop.bench.iteration:run", "one fused iteration against the sum of its stages"),
     "startup": Entry("hotloop.bench.startup:run", "help, first update, compile and shell-to-solved, in seconds"),

@@ -1,4 +1,4 @@
-"""The replay of `bench qloss`: Python lists or arrays, drawn uniformly or by a sum tree in Python, as SLM-Lab has it.
+"""The replay of `bench qloss` and `bench slm_lab`: lists or arrays, uniform or by a sum tree, as SLM-Lab's.
 
 What is drawn does not depend on how it is stored: the same seed and the same insertions give the same batches.
 """
@@ -12,9 +12,10 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from hotloop.bench.sum_tree import PythonTree
+from hotloop.bench.sum_tree import NumpyTree, PythonTree
 
 MemoryKind = Literal["replay", "prioritized"]
+TreeKind = Literal["python", "numpy"]
 ALPHA, EPSILON = 0.6, 1e-4
 FIRST_ERROR = 100_000.0
 """TD error that a transition counts with until it has been learned from."""
@@ -65,14 +66,23 @@ def joined(batches: "Sequence[Batch]") -> Batch:
 
 
 class Memory:
-    """The newest `capacity` transitions; all that came since the last draw are put at the end of the next batch."""
+    """The newest `capacity` transitions; with `has_newest` all that came since the last draw end the next batch."""
 
     def __init__(
-        self, kind: MemoryKind, capacity: int, obs_size: int, *, in_arrays: bool = False, seed: int = 0
+        self,
+        kind: MemoryKind,
+        capacity: int,
+        obs_size: int,
+        *,
+        in_arrays: bool = False,
+        tree: TreeKind = "python",
+        has_newest: bool = True,
+        seed: int = 0,
     ) -> None:
-        self.capacity, self.inserted, self.since_draw = capacity, 0, 0
+        self.capacity, self.inserted, self.since_draw, self.has_newest = capacity, 0, 0, has_newest
         self.store: Store = Arrays(capacity, obs_size) if in_arrays else Lists(capacity)
-        self.priorities = Priorities(capacity, seed) if kind == "prioritized" else None
+        of_tree = Priorities if tree == "python" else PrioritiesAtOnce
+        self.priorities = of_tree(capacity, seed) if kind == "prioritized" else None
         self._random = np.random.default_rng(seed)
 
     def __len__(self) -> int:
@@ -93,7 +103,7 @@ class Memory:
             places = self.priorities.draw(size, len(self))
         else:
             places = self._random.integers(len(self), size=size).tolist()
-        newest = min(self.since_draw, size)
+        newest = min(self.since_draw, size) if self.has_newest else 0
         if newest:
             places[-newest:] = [number % self.capacity for number in range(self.inserted - newest, self.inserted)]
         self.since_draw = 0
@@ -125,6 +135,23 @@ class Priorities:
         """Give places the priorities that follow from their TD errors."""
         for place, error in zip(places, errors, strict=True):
             self.tree.set(place, (abs(error) + EPSILON) ** ALPHA)
+
+
+class PrioritiesAtOnce:
+    """The same draws, with all places of a batch at once in a NumPy tree."""
+
+    def __init__(self, capacity: int, seed: int) -> None:
+        self.tree = NumpyTree(np.zeros(capacity))
+        self._random = random.Random(seed)
+
+    def draw(self, size: int, held: int) -> list[int]:
+        """So many places."""
+        masses = np.array([self._random.random() for _ in range(size)]) * self.tree.total
+        return [int(place) for place in np.minimum(self.tree.find(masses), held - 1)]
+
+    def set(self, places: list[int], errors: list[float]) -> None:
+        """Give places the priorities that follow from their TD errors; of a place given twice, the later one."""
+        self.tree.set(np.array(places), (np.abs(np.array(errors)) + EPSILON) ** ALPHA)
 
 
 class Store(Protocol):

@@ -1,6 +1,7 @@
 """A trained agent: predict, evaluate, record."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -17,12 +18,14 @@ from hotloop.film import film_of
 from hotloop.learning import targets
 from hotloop.pipelines.explorer import Explorer
 from hotloop.runs.pictures import write_gif
+from hotloop.spec import Spec
 from hotloop.trees import Arrays, Shapes, Tree, leaves
 
 if TYPE_CHECKING:
     import jax
+    from PIL.Image import Image
 
-    from hotloop.envs.device import ObsSpec
+    from hotloop.envs.device import Drawable, ObsSpec
 
 Seen = Tree[ArrayLike]
 """One observation, or a batch of them, as the env gives it."""
@@ -120,12 +123,14 @@ class Agent:
 
         if not isinstance(env, Drawable):
             raise SpecError(f"env {self.spec.env.id} does not say how fast it is to be shown; give it render_fps")
-        film = film_of(env.render_fps)
-        # The first picture is drawn before a step.
-        steps = min(self.spec.evaluation.max_steps, film.every * (film.frames - 1))
-        params, functions = cast("jax.Array", self.weights), functions_of(self.engine)
-        frames = record(env, functions, params, seed, steps, film.every, self.spec.env.action_mask)
-        return write_gif(frames, Path(path), film.fps)
+        params, functions, masked = (
+            cast("jax.Array", self.weights),
+            functions_of(self.engine),
+            self.spec.env.action_mask,
+        )
+        return write_recording(
+            path, env, self.spec, lambda steps, every: record(env, functions, params, seed, steps, every, masked)
+        )
 
     def _best(self, obs_N: Arrays, legal_NA: np.ndarray | None = None) -> np.ndarray:
         best_N: np.ndarray = np.argmax(targets.legal_only(self._policy(obs_N), legal_NA, xp=np), axis=-1)
@@ -162,3 +167,10 @@ class Agent:
         if len(set(found)) > 1:
             raise ValueError("some parts of the observation are a batch, and others are not")
         return batches, found[0]
+
+
+def write_recording(path: str | Path, env: "Drawable", spec: Spec, play: "Callable[[int, int], list[Image]]") -> Path:
+    """Write the GIF of an episode on the device, of which `play(steps, every)` draws every so many of its steps."""
+    film = film_of(env.render_fps)
+    steps = min(spec.evaluation.max_steps, film.every * (film.frames - 1))  # the first picture is before a step
+    return write_gif(play(steps, film.every), Path(path), film.fps)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Union
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Union, cast
 
 from hotloop import plugins, registry
 from hotloop.envs.naming import (
@@ -365,6 +365,9 @@ def load(
 ) -> "Agent":
     """Load the trained agent of a run: its `best` evaluated weights, the `last`, or the last of `seed-3`.
 
+    Of an env with several agents it is a `hotloop.team.Team`, whose `predict` maps a dict of observations to one of
+    actions; `agent-3` is one of them among the others.
+
     By default the best; where no evaluation was whole there are none, and with a warning it is the last ones.
 
     Overrides are fields of the spec, to see the agent elsewhere: `load(run, **{"env.options.grid": 20})`; `env` is one
@@ -399,13 +402,14 @@ def load_with(
         which = "best" if source.has_weights("best") else "last"
         if which == "last" and source.has_weights("last"):
             (reporter or Silent()).warn(f"{where} has no best weights: no evaluation was whole; using the last")
-    named, _ = source.weights(which)
-    from hotloop.agent import Agent
     from hotloop.assembly import Player
+    from hotloop.team import agent_of, is_one_of_team
 
+    one = which if is_one_of_team(which) else ""  # who plays among the others, as they all were at the end
+    named, _ = source.weights("last" if one else which)
     player = Player(spec, own)
     try:
-        return Agent(player, player.engine.from_named(named))
+        return cast("Agent", agent_of(player, named, one))  # a Team has its methods, with dicts for observations
     except ValueError as error:
         raise SpecError(f"{where}: {error}") from None
 

@@ -9,10 +9,10 @@ from hotloop.engines.registered import registered_network
 from hotloop.errors import SpecError
 from hotloop.members import Members
 from hotloop.registry import ENGINES, PIPELINES
-from hotloop.spec import EpsilonGreedy, Network, Spec
+from hotloop.spec import Agents, EpsilonGreedy, Network, Spec
 from hotloop.spec.network import NOISE
 from hotloop.spec.reading import OWN_ENV, given, parse_spec
-from hotloop.spec.rules import is_set, only_on_the_host
+from hotloop.spec.rules import is_set, only_on_the_host, refusal
 from hotloop.trees import Specs
 
 if TYPE_CHECKING:
@@ -149,9 +149,32 @@ def _steps_on_device(spec: Spec, own_env: "OwnEnv | None") -> bool:
     return registry.steps_on_device(spec.env.id, spec.engine) if own_env is None else own_env.device is not None
 
 
+def _has_agents(spec: Spec, own_env: "OwnEnv | None") -> bool:
+    """Whether several agents act in the env."""
+    if own_env is None:
+        return registry.has_agents(spec.env.id)
+    return hasattr(own_env.device, "num_agents")
+
+
+def _with_agents(spec: Spec, own_env: "OwnEnv | None") -> Spec:
+    """The spec with a section of agents where the env has several, and without one where it has not."""
+    if not _has_agents(spec, own_env):
+        if spec.agents is not None:
+            raise SpecError(f"agents is for an env in which several act, but {spec.env.id} has one; leave it out")
+        return spec
+    spec = spec.model_copy(update={"agents": spec.agents or Agents()})
+    if reason := refusal(spec):
+        raise SpecError(reason)
+    return spec
+
+
 def trains_in_turn(spec: Spec, own: Own) -> bool:
-    """Whether it is several seeds of envs on the host, which are trained one after the other (`seeds_in_turn.py`)."""
-    return spec.members.are_many and not _steps_on_device(spec, _own_env_of(spec, own))
+    """Whether it is several seeds that are trained one after the other (`seeds_in_turn.py`).
+
+    Those of envs on the host are, and those of several agents: they fill the devices already.
+    """
+    own_env = _own_env_of(spec, own)
+    return spec.seeds > 1 and (_has_agents(spec, own_env) or not _steps_on_device(spec, own_env))
 
 
 class Player:
@@ -168,9 +191,9 @@ class Player:
         self.notices: list[str] = []  # what a person should know before this is trained
         if own.network is not None:
             spec, self.notices = _with_own_network(spec, own)
-        self.spec = self._with_own_env(spec, own)
+        self.spec = _with_agents(self._with_own_env(spec, own), self._own_env)
         self.on_device = _steps_on_device(self.spec, self._own_env)
-        if self.spec.members.are_many and not self.on_device:
+        if self.spec.seeds > 1 and (self.spec.agents is not None or not self.on_device):
             self.spec = self.spec.with_field("seeds", 1)
         self.pipeline_choice = self._choose_pipeline()
         network = own.network if own.network is not None else registered_network(self.spec)
@@ -212,9 +235,19 @@ class Player:
             own, env = self._own_env, self.spec.env
             self.env = make_env(env.id, env.options) if own is None or own.device is None else own.device
             require_contract(self.env)
+            self._name_agents(getattr(self.env, "agent_names", ()))
             return obs_shapes(self.env), self.env.num_actions
         self.env = self._look_at_host_env()
         return self.env.observations.shapes, self.env.actions.size
+
+    def _name_agents(self, names: tuple[str, ...]) -> None:
+        """Write down who acts in the env; a run that was trained with others is refused."""
+        agents = self.spec.agents
+        if agents is None:
+            return
+        if agents.names not in ((), names):
+            raise SpecError(f"agents.names has {len(agents.names)} agents, but the env has {len(names)}: {_few(names)}")
+        self.spec = self.spec.model_copy(update={"agents": agents.model_copy(update={"names": names})})
 
     def _look_at_host_env(self) -> "HostSpaces":
         """The spaces of a Gymnasium env, of which one is made and closed again."""
@@ -269,7 +302,13 @@ class Player:
             wanted = "fused" if self.on_device else "sync"
         if self.spec.learns_from in self._makers(wanted):
             return None
+        if self.spec.agents is not None:
+            return "an env with several agents"
         return "on_policy" if self.spec.on_policy else "network.core"
+
+
+def _few(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
 
 
 class Assembly(Player):

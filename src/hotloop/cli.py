@@ -226,7 +226,9 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Seed of the episodes.")] = 0,
     which: Annotated[
         str | None,
-        typer.Option(help="best or last weights, or those of seed-N; by default the best, if there are any."),
+        typer.Option(
+            help="best or last weights, those of seed-N, or agent-N among the others; by default the best, if any."
+        ),
     ] = None,
     set_: SetOption = None,
     record: Annotated[Path | None, typer.Option(metavar="FILE.gif", help="Also write a recording.")] = None,

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import psutil
 
 from hotloop.pipelines.session import Reading
@@ -59,7 +58,7 @@ class Clock:
         self.speed, self.seconds_to_stop = self.steady(host), since_process_start()
 
     def _mark(self, host: Reading) -> "_Mark":
-        return _Mark(time.perf_counter() - self.seconds_evaluating(), int(np.sum(host.steps)), host.attempts)
+        return _Mark(time.perf_counter() - self.seconds_evaluating(), host.steps_of_envs, host.attempts)
 
 
 class StageClock:

@@ -240,8 +240,14 @@ class Driver:
             self._save_weights("best", host, standing.best_member())
         self.audience.tell(Evaluation(host.env_steps, played.together, is_best))
 
-    def _save_weights(self, which: str, host: Reading, index: int) -> None:
-        named = self.assembly.engine.to_named(self.session.weights(index))
+    def _save_weights(self, which: str, host: Reading, index: int | None) -> None:
+        """Those of one member, or of all that belong together, under the name of each."""
+        members, to_named = self.spec.members, self.assembly.engine.to_named
+        if index is not None:
+            named = to_named(self.session.weights(index))
+        else:
+            each = {name: to_named(self.session.weights(i)) for i, name in enumerate(members.names)}
+            named = {f"{of}/{name}": array for of, weights in each.items() for name, array in weights.items()}
         self.store.save_weights(which, named, self.standing.weights_facts(host, index))
 
     def _checkpoint(self, host: Reading) -> Path | None:

@@ -98,7 +98,8 @@ def result_of(spec: Spec, host: Reading, standing: Standing, clock: Clock, stop:
     members = standing.members
     if members.are_many:
         result[f"{members.kind}s"] = list(members.numbers)
-        result |= {name: evaluation[name] for name in ("return_iqm", "return_interval", members.by) if evaluation}
+        names = ("return_iqm", "return_interval", members.by)
+        result |= {name: evaluation[name] for name in names if name in evaluation}
     return result
 
 

@@ -1,10 +1,10 @@
 """The pictures that a run leaves in its folder when it ends: its learning curve, and a recording of its agent."""
 
-from hotloop.agent import Agent
 from hotloop.assembly import Assembly
 from hotloop.errors import SpecError
 from hotloop.progress import Reporter
 from hotloop.runs.store import InFolder
+from hotloop.team import agent_of
 
 
 def draw(assembly: Assembly, store: InFolder, reporter: Reporter, *, has_best: bool) -> None:
@@ -21,7 +21,7 @@ def draw(assembly: Assembly, store: InFolder, reporter: Reporter, *, has_best: b
         except SpecError as error:
             reporter.warn(f"no recording: {error}")
             return
-        agent = Agent(assembly, assembly.engine.from_named(named))
+        agent = agent_of(assembly, named)
         try:
             if agent.can_record:
                 store.attempt("recording.gif", lambda: agent.record(folder.recording, spec.seed))

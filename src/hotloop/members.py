@@ -1,4 +1,4 @@
-"""Who is trained in one run, side by side or one after the other: seeds today, each with envs of its own.
+"""Who is trained in one run: seeds, each with envs of its own, or the agents of one env.
 
 A run has at least one member. Readings, metrics, evaluations, weights and pictures have an entry for each.
 """
@@ -7,15 +7,17 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+AGENT = "agent"
+
 
 @dataclass(frozen=True)
 class Members:
     """The members of a run, in the order of every array that has an entry for each."""
 
     kind: str
-    """What each of them is, in one word: `seed`."""
+    """What each of them is, in one word: `seed`, `agent`."""
     numbers: tuple[int, ...]
-    """The number each goes by: a seed is its own."""
+    """The number each goes by: a seed is its own, agents are counted from 0."""
 
     def __len__(self) -> int:
         """How many there are."""
@@ -25,6 +27,11 @@ class Members:
     def are_many(self) -> bool:
         """Whether there is more than one, so that what is said of the run is not what is said of its only member."""
         return len(self.numbers) > 1
+
+    @property
+    def are_a_team(self) -> bool:
+        """Whether they are parts of one whole; else each is a repetition of the same, and statistics are over them."""
+        return self.kind == AGENT
 
     @property
     def by(self) -> str:
@@ -41,8 +48,10 @@ class Members:
         return f"{self.kind} {self.numbers[index]}"
 
     def __str__(self) -> str:
-        """All of them, in a sentence: `5 seeds from 3`."""
-        return f"{len(self)} {self.kind}s from {self.numbers[0]}" if self.are_many else self.named(0)
+        """All of them, in a sentence: `5 seeds from 3`, `5 agents`."""
+        if not self.are_many:
+            return self.named(0)
+        return f"{len(self)} {self.kind}s" + ("" if self.are_a_team else f" from {self.numbers[0]}")
 
 
 def is_member_name(name: str) -> bool:
@@ -53,3 +62,8 @@ def is_member_name(name: str) -> bool:
 def seeds(numbers: Iterable[int]) -> Members:
     """Runs that differ in nothing but their seed."""
     return Members("seed", tuple(numbers))
+
+
+def agents(count: int) -> Members:
+    """Agents of one env, which learn side by side."""
+    return Members(AGENT, tuple(range(count)))

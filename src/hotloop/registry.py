@@ -19,6 +19,8 @@ class Entry(NamedTuple):
 
     target: str
     about: str
+    has_agents: bool = False
+    """Of an env: whether several agents act in it."""
 
 
 class EngineRecord(NamedTuple):
@@ -183,6 +185,7 @@ PIPELINES: Mapping[str, PipelineRecord] = {
             "transitions": "hotloop.pipelines.fused:Fused",
             "sequences": "hotloop.pipelines.recurrent:Recurrent",
             "rollouts": "hotloop.pipelines.on_policy:OnPolicy",
+            "joint": "hotloop.pipelines.agents:Agents",
         },
     ),
     "sync": PipelineRecord(
@@ -261,6 +264,12 @@ def is_device_env(env_id: str) -> bool:
     """Whether `env_id` names one of ENVS, or is of a family there (`gymnax:NAME`)."""
     names = {env_id, f"{env_id.partition(':')[0]}:NAME"}
     return not names.isdisjoint(ENVS) or (plugins.load_installed() and not names.isdisjoint(ENVS))
+
+
+def has_agents(env_id: str) -> bool:
+    """Whether several agents act in the env of this id."""
+    prefix = env_id.partition(":")[0]
+    return prefix == "pettingzoo" or any(ENVS[name].has_agents for name in (env_id, f"{prefix}:NAME") if name in ENVS)
 
 
 def steps_on_device(env_id: str, engine: str) -> bool:

@@ -29,7 +29,7 @@ def memory_plan(assembly: Assembly) -> MemoryPlan:
         f"weights, target, moments, gradient{times}": 5 * weights,
         f"{drawn} batches": num_devices * 2 * drawn * batch * replay.row_bytes,
     }
-    if rows > num_devices:
+    if rows > num_devices and not spec.members.are_a_team:
         used[f"the {spec.members.kind} at work on each device"] = num_devices * learning_bytes
     if assembly.on_device or apart is None:
         return MemoryPlan({**stored, **used}, available, _memory_remedies(assembly))
@@ -92,6 +92,8 @@ def _members(members: Members) -> str:
     if not members.are_many:
         return str(members)
     rows, num_devices = _shared_out(members)
+    if members.are_a_team:
+        return f"each of {members}, on {num_devices} device(s), at most {rows // num_devices} on each"
     return f"{members}, on {num_devices} device(s), {rows // num_devices} on each"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from hotloop.members import Members
 from hotloop.pipelines.session import Reading
-from hotloop.plain import Figures, Json
+from hotloop.plain import Figures, Json, number
 
 
 @dataclass
@@ -54,8 +54,9 @@ class Standing:
         """Note an evaluation: each member's summary and that of all; returns whether one has never been so good."""
         self.owes_evaluation, self.evaluations_failed = False, 0
         self.evaluation = {"env_steps": env_steps, **summary}
-        best = summaries[self.best_member()]
-        mean, is_whole = best["return_mean"], "cut" not in best
+        index = self.best_member()
+        best = summary if index is None else summaries[index]
+        mean, is_whole = number(best, "return_mean"), "cut" not in best
         if not is_whole or not math.isfinite(mean) or (self.best_return is not None and mean <= self.best_return):
             return False
         self.best_return = mean
@@ -65,15 +66,19 @@ class Standing:
         """Whether the last evaluation was at this env step."""
         return self.evaluation is not None and self.evaluation["env_steps"] == env_steps
 
-    def best_member(self) -> int:
-        """Index of the member that did best in the last evaluation."""
+    def best_member(self) -> int | None:
+        """Index of the member that did best in the last evaluation; None where all of them belong together."""
+        if self.members.are_many and self.members.are_a_team:
+            return None
         if not self.members.are_many or self.evaluation is None:
             return 0
         returns = np.array(_returns(self.evaluation, self.members), np.float64)
         return int(np.argmax(np.nan_to_num(returns, nan=-math.inf)))
 
-    def weights_facts(self, host: Reading, index: int) -> Figures:
-        """What the manifest of one member's weights says."""
+    def weights_facts(self, host: Reading, index: int | None) -> Figures:
+        """What the manifest of one member's weights says, or of those of all."""
+        if index is None:
+            return {**counts(host), f"{self.members.kind}s": len(self.members), "evaluation": self.evaluation}
         return {
             "env_steps": int(host.steps[index]),
             "updates": int(host.updates[index]),
@@ -100,7 +105,7 @@ def _evaluation(found: Json, members: Members) -> Figures | None:
     """An evaluation from a checkpoint's manifest, if all that is read from it later is there."""
     if not isinstance(found, dict):
         return None
-    names = ("env_steps", "return_mean", *(("return_iqm",) if members.are_many else ()))
+    names = ("env_steps", "return_mean", *(("return_iqm",) if members.are_many and not members.are_a_team else ()))
     each = _returns(found, members) if members.are_many else [0.0]
     numbers = [*(found.get(name) for name in names), found.get("cut", 0), *each]
     is_one = len(each) == len(members) and all(isinstance(number, int | float) for number in numbers)

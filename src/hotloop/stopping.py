@@ -40,7 +40,7 @@ def solved_by(spec: Spec, standing: Standing) -> Stop | None:
     if goal is None or not evaluation or evaluation.get("cut") or number(evaluation, "env_steps") <= standing.goal_from:
         return None
     name, words = ("return_iqm", f"interquartile mean return of the {standing.members.kind}s")
-    if not standing.members.are_many:
+    if not standing.members.are_many or standing.members.are_a_team:
         name, words = ("return_mean", "mean return")
     reached = number(evaluation, name)
     return Stop("goal", f"solved: {words} {reached:.1f} >= {goal:g}") if reached >= goal else None

@@ -19,15 +19,17 @@ def require_contract(env: DeviceEnv) -> None:
         return
     name = type(env).__name__
     _require_actions(env, name)
-    declared, key = _declared(env, name), jax.eval_shape(jax.random.key, 0)
+    agents = _agents(env, name)
+    declared, key = _declared(env, name, agents), jax.eval_shape(jax.random.key, 0)
     state, obs = _results(f"{name}.reset", RESET, env.reset, key)
     _require_obs(f"{name}.reset", obs, declared)
-    action, where = jax.ShapeDtypeStruct((), np.int32), f"{name}.step"
+    action, where = jax.ShapeDtypeStruct(agents, np.int32), f"{name}.step"
     reached, obs, reward, terminated, truncated, info = _results(where, STEP, env.step, state, action, key)
     _require_obs(where, obs, declared)
     _require_same_state(name, state, reached)
-    if not (_is_scalar(reward) and reward.dtype.kind in "biuf"):
-        raise SpecError(f"env: {where} gives a reward of {_form(reward)}, expected one number: float32()")
+    if not (isinstance(reward, jax.ShapeDtypeStruct) and reward.shape == agents and reward.dtype.kind in "biuf"):
+        expected = "one number" if not agents else "one number for each agent"
+        raise SpecError(f"env: {where} gives a reward of {_form(reward)}, expected {expected}: float32{agents}")
     for what, flag in (("terminated", terminated), ("truncated", truncated)):
         if not (_is_scalar(flag) and flag.dtype == np.bool_):
             raise SpecError(f"env: {where} gives {what} as {_form(flag)}, expected one truth value: bool()")
@@ -41,12 +43,25 @@ def _require_actions(env: DeviceEnv, name: str) -> None:
         raise SpecError(f"env: {name}.num_actions is {_short(count)}, expected a whole number of 1 or more")
 
 
-def _declared(env: DeviceEnv, name: str) -> Any:
-    """What the env says of its observations, in the numbers that JAX has."""
+def _agents(env: DeviceEnv, name: str) -> tuple[int, ...]:
+    """The axis of the agents, where several act in the env: () without one."""
+    if not hasattr(env, "num_agents"):
+        return ()
+    count, names = env.num_agents, getattr(env, "agent_names", None)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise SpecError(f"env: {name}.num_agents is {_short(count)}, expected a whole number of 1 or more")
+    are_names = isinstance(names, tuple) and all(isinstance(one, str) for one in names)
+    if names is None or not are_names or len(set(names)) != count:
+        raise SpecError(f"env: {name}.agent_names is {_short(names)}, expected a tuple of {count} different names")
+    return (count,)
+
+
+def _declared(env: DeviceEnv, name: str, agents: tuple[int, ...]) -> Any:
+    """What the env says of its observations, in the numbers that JAX has; with an axis of agents, if there is one."""
 
     def read(spec: Any) -> Any:
         if isinstance(spec, ObsSpec):
-            return jax.ShapeDtypeStruct(tuple(spec.shape), jax.dtypes.canonicalize_dtype(spec.dtype))
+            return jax.ShapeDtypeStruct((*agents, *spec.shape), jax.dtypes.canonicalize_dtype(spec.dtype))
         if isinstance(spec, dict):
             return {key: read(part) for key, part in spec.items()}
         if type(spec) is tuple:

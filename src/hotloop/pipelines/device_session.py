@@ -80,7 +80,7 @@ class DeviceSession(Generic[S]):
     ) -> None:
         """`advance` stands in for the compiled program that runs blocks."""
         self.pipeline, self.spec, self.members = pipeline, pipeline.spec, members
-        self.axis = MemberAxis(len(members), self.spec.devices)
+        self.axis: Any = MemberAxis(len(members), self.spec.devices)
         self.spans = Spans("evaluate", "log")
         self._advance: Any = advance
 
@@ -90,22 +90,25 @@ class DeviceSession(Generic[S]):
         XLA compiles a program on one thread, outside of Python's lock.
         """
         one = jax.eval_shape(self.pipeline.init, jnp.uint32(0))
-        state, evaluation = self.axis.shapes(one), self.spec.evaluation
-        seeds, keys = (self.axis.stack([value] * len(self.members)) for value in (jnp.uint32(0), jax.random.key(0)))
+        state, seeds = self.axis.shapes(one), self.axis.stack([jnp.uint32(0)] * len(self.members))
         with ThreadPoolExecutor(thread_name_prefix="compile") as pool:
             programs: dict[str, Future[Any]] = {}
             if self._advance is None:
                 lowered = self.axis.jit_in_place(self.pipeline.advance).lower(state, self._blocks(1))
                 programs["_advance"] = pool.submit(lowered.compile)
             programs["_init"] = pool.submit(self.axis.jit(self.pipeline.init).lower(seeds).compile)
-            if evaluation.every:
-                env, engine = self.pipeline.env, self.pipeline.engine
-                program = episodes_program(
-                    env, engine, evaluation.episodes, evaluation.max_steps, self.spec.env.action_mask
-                )
-                programs["_evaluate"] = pool.submit(self.axis.jit(program).lower(state.learner.params, keys).compile)
+            if self.spec.evaluation.every:
+                program, arguments = self._evaluation_program()
+                programs["_evaluate"] = pool.submit(program.lower(*arguments).compile)
             for name, compiling in programs.items():
                 setattr(self, name, compiling.result())
+
+    def _evaluation_program(self) -> tuple[Any, tuple[Any, ...]]:
+        """What plays the greedy episodes of each member, and what it is called with."""
+        evaluation, (env, engine) = self.spec.evaluation, (self.pipeline.env, self.pipeline.engine)
+        one = episodes_program(env, engine, evaluation.episodes, evaluation.max_steps, self.spec.env.action_mask)
+        params = self.axis.shapes(jax.ShapeDtypeStruct((engine.layout.size,), engine.layout.dtype))
+        return self.axis.jit(one), (params, self.axis.stack([jax.random.key(0)] * len(self.members)))
 
     def begin(self) -> None:
         """Start from nothing."""
@@ -120,8 +123,11 @@ class DeviceSession(Generic[S]):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All of the state, by name."""
-        arrays: dict[str, np.ndarray] = self.axis.without_idle(to_arrays(self.state))
+        arrays: dict[str, np.ndarray] = self.axis.without_idle(self._arrays_of(self.state))
         return arrays
+
+    def _arrays_of(self, state: S) -> dict[str, np.ndarray]:
+        return to_arrays(state)
 
     def advance(self, blocks: int) -> None:
         """Start running so many blocks; `read` waits for them."""

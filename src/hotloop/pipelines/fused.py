@@ -28,7 +28,7 @@ class FusedState(NamedTuple):
     """The whole of a run: what is in here is what a checkpoint holds."""
 
     learner: LearnerState
-    actor: ActorState
+    actor: Any  # an ActorState, or that of its pipeline
     replay: Storage[Any]  # of its pipeline's replay
     key: jax.Array  # never changes: each block folds its number in
     blocks: jax.Array

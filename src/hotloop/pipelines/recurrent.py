@@ -69,10 +69,11 @@ class Recurrent(Fused):
     def init(self, seed: jax.Array) -> FusedState:
         """The state before the first block."""
         begun, num_envs = super().init(seed), self.spec.env.num_envs
-        actor: Any = RememberingActor(
-            *begun.actor[:4], memory=self.engine.memory(num_envs), first=jnp.ones(num_envs, bool)
+        memory, first = self.engine.memory(num_envs), jnp.ones(num_envs, bool)
+        actor = begun.actor
+        return begun._replace(
+            actor=RememberingActor(actor.env, actor.obs, actor.episode_return, actor.episode_length, memory, first)
         )
-        return begun._replace(actor=actor)
 
     def choose(self, params: jax.Array, actor: Any, explore_N: jax.Array, key: jax.Array) -> tuple[jax.Array, Any]:
         """Exploring actions, and what is remembered after the observation."""

@@ -21,6 +21,13 @@ class Reading(NamedTuple):
     skipped: np.ndarray
     skipped_in_a_row: np.ndarray
     totals: Totals[np.ndarray]
+    are_in_same_envs: bool = False
+    """Whether the members share their envs, so that a step of one is a step of all."""
+
+    @property
+    def steps_of_envs(self) -> int:
+        """Env steps of all members together, each counted once."""
+        return self.env_steps if self.are_in_same_envs else int(np.sum(self.steps))
 
     @property
     def env_steps(self) -> int:

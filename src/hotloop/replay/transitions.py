@@ -17,9 +17,9 @@ Transitions = Item[jax.Array]
 class TransitionReplay:
     """A `replay.device.DeviceReplay`."""
 
-    def __init__(self, spec: Spec, row: Item[ArraySpec]) -> None:
-        """`row` has the shapes of one transition."""
-        self.row, self._rows_per_block = row, spec.block_plan.env_steps
+    def __init__(self, spec: Spec, row: Item[ArraySpec], rows_per_block: int | None = None) -> None:
+        """`row` has the shapes of one transition; a block brings as many as it has env steps, or `rows_per_block`."""
+        self.row, self._rows_per_block = row, rows_per_block or spec.block_plan.env_steps
         self.capacity = ring.whole_blocks(spec.replay.capacity, self._rows_per_block)
         self._shape = (spec.batches_per_draw, spec.replay.batch_size)
         self._sampling = spec.replay.sampling if isinstance(spec.replay.sampling, Prioritized) else None

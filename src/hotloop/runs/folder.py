@@ -223,7 +223,7 @@ class RunFolder:
     def weights(self, which: str) -> tuple[dict[str, np.ndarray], Figures]:
         """Named weights and manifest: those of the `best` evaluation, the `last`, or a member's (`seed-3`)."""
         if which not in ("best", "last") and not is_member_name(which):
-            raise SpecError(f"there are no '{which[:40]}' weights; expected best, last or seed-N")
+            raise SpecError(f"there are no '{which[:40]}' weights; expected best, last, seed-N or agent-N")
         folder = checkpoint.place(self.path / which)
         if is_member_name(which) and (one := RunFolder(folder)).spec_file.is_file():  # it is a run of its own
             return one.weights("last")

@@ -87,6 +87,12 @@ def _plot_evaluations(axes: "Axes", rows: list[Figures], members: Members) -> No
         middle, spread = ([number(row, name) for row in rows] for name in ("return_mean", "return_std"))
         band = [[mean - std, mean + std] for mean, std in zip(middle, spread, strict=True)]
         label = "greedy evaluation ± std"
+    elif members.are_a_team:
+        middle = [number(row, "return_mean") for row in rows]
+        each = [numbers(inner(row, members.by), "return_mean") for row in rows]
+        band = [[min(row), max(row)] for row in each]
+        label = f"greedy evaluation: mean of {len(members)} {members.kind}s, lowest to highest"
+        axes.plot(steps, each, color=GREEDY, linewidth=0.8, alpha=0.45)
     else:
         middle = [number(row, "return_iqm") for row in rows]
         band = [numbers(row, "return_interval") for row in rows]

@@ -50,6 +50,7 @@ COUNTS = ("cut", "endless")
 def together(summaries: list[dict[str, float]], members: Members) -> Figures:
     """One summary of several members: means, interquartile means with intervals, and each one's own figures.
 
+    Agents of one env are no sample of anything: of them there are means alone.
     A figure that one does not have is left out; episodes that were cut or endless are counted over all.
     """
     counted = [name for name in COUNTS if any(name in summary for summary in summaries)]
@@ -60,7 +61,7 @@ def together(summaries: list[dict[str, float]], members: Members) -> Figures:
     figures["episodes"] = summaries[0]["episodes"]
     figures |= {name: sum(each[name]) for name in counted}
     for name, values in each.items():
-        if name.endswith("_mean"):
+        if name.endswith("_mean") and not members.are_a_team:
             found = estimate(np.array(values))
             figures[name.replace("_mean", "_iqm")] = found.iqm
             figures[name.replace("_mean", "_interval")] = [found.low, found.high]

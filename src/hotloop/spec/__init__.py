@@ -17,6 +17,7 @@ from hotloop.spec.network import (
 from hotloop.spec.schedules import AnySchedule, Constant, Cosine, Exponential, Linear, Periodic, Schedule, Staircase
 from hotloop.spec.sections import (
     GOAL_KEYS,
+    Agents,
     Boltzmann,
     Env,
     EpsilonGreedy,
@@ -41,6 +42,7 @@ from hotloop.spec.spec import SPEC_VERSION, Spec
 __all__ = [
     "GOAL_KEYS",
     "SPEC_VERSION",
+    "Agents",
     "AnySchedule",
     "Boltzmann",
     "C51Head",

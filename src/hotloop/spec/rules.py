@@ -39,7 +39,7 @@ NOT_IN_TURNS = {
 
 def refusal(spec: "Spec") -> str | None:
     """The first reason why a spec cannot be run, if there is one."""
-    for rules in (_names, _targets, _on_policy, _turns, _memory, _batches, _sizes, _schedules, _replay):
+    for rules in (_names, _targets, _on_policy, _turns, _agents, _memory, _batches, _sizes, _schedules, _replay):
         for is_broken, reason in rules(spec):
             if is_broken:
                 return reason
@@ -77,6 +77,18 @@ def _names(spec: "Spec") -> Iterator[Rule]:
         spec.engine != "torch" and spec.torch.mode != "auto",
         f"torch.mode is {spec.torch.mode}, but the engine is {spec.engine}; add engine: torch, or leave it out",
     )
+
+
+NOT_FOR_AGENTS = ("on_policy", "turns", "network.core", "replay.sequence", "replay.hindsight")
+
+
+def _agents(spec: "Spec") -> Iterator[Rule]:
+    if spec.agents is None:
+        return
+    for choice in NOT_FOR_AGENTS:
+        yield _is_chosen(spec, choice), f"{choice} is not for envs with several agents; leave it out"
+    yield spec.env.action_mask, "env.action_mask is not for envs with several agents; leave it out"
+    yield spec.devices > 1, f"devices is {spec.devices}: agents are shared out over all devices; leave it out"
 
 
 def _composed(spec: "Spec") -> Network:

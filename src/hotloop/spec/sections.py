@@ -45,6 +45,16 @@ class Env(Section):
     env in its method `action_mask(state)`."""
 
 
+class Agents(Section):
+    """Those of an env with several agents. Each learns with a network, a replay and an optimiser of its own, from its
+    own transitions; an env step is one transition of each, and `updates_per_step` counts for each."""
+
+    weights: Literal["own", "shared"] = "own"
+    """shared: one network for all, with one replay into which the transitions of all go."""
+    names: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """What the env calls them; found out before a run begins."""
+
+
 class Munchausen(Section):
     """Adds the scaled log-policy of the action taken to the reward, and bootstraps from the soft value (M-DQN)."""
 

@@ -6,12 +6,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from hotloop.blocks import BlockPlan, plan_block
-from hotloop.members import Members, seeds
+from hotloop.members import Members, agents, seeds
 from hotloop.spec.network import CustomNetwork, Network
 from hotloop.spec.rules import refusal
 from hotloop.spec.schedules import AnySchedule, Constant
 from hotloop.spec.section import PositiveInt, Section, or_kind
 from hotloop.spec.sections import (
+    Agents,
     Boltzmann,
     Env,
     EpsilonGreedy,
@@ -33,8 +34,9 @@ SPEC_VERSION = 1
 MODULE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
-LearnsFrom = Literal["transitions", "sequences", "rollouts"]
-"""Single transitions of a replay, stretches of episodes of a replay, or what was collected just now."""
+LearnsFrom = Literal["transitions", "sequences", "rollouts", "joint"]
+"""Single transitions of a replay, stretches of episodes of a replay, what was collected just now, or transitions of
+several agents that acted together."""
 
 
 class Spec(Section):
@@ -79,6 +81,8 @@ class Spec(Section):
     """γ. Only a terminated episode cuts the bootstrap, never a truncated one."""
     env: Env = Env()
     """Where experience comes from."""
+    agents: Agents | None = None
+    """Who acts in an env with several agents."""
     network: Annotated[Annotated[Network | CustomNetwork, Field(discriminator="kind")], or_kind("composed")] = Network()
     """From an observation to Q-values."""
     target: Target = Target()
@@ -130,7 +134,14 @@ class Spec(Section):
     @property
     def members(self) -> Members:
         """Who is trained side by side."""
+        if self.agents is not None and self.agents.names and not self.has_shared_weights:
+            return agents(len(self.agents.names))
         return seeds((self.seed + i) % 2**32 for i in range(self.seeds))
+
+    @property
+    def has_shared_weights(self) -> bool:
+        """Whether several agents learn one network."""
+        return self.agents is not None and self.agents.weights == "shared"
 
     @property
     def block_plan(self) -> BlockPlan:
@@ -154,6 +165,8 @@ class Spec(Section):
         """What a gradient step is made on."""
         if self.on_policy is not None:
             return "rollouts"
+        if self.agents is not None:
+            return "joint"
         return "transitions" if self.replay.sequence is None else "sequences"
 
     @property

@@ -30,7 +30,14 @@ def choose_threads(spec: Spec) -> int:
     products = dense_products(spec)
     is_large = any(rows * wide * high >= WORTH_A_POOL for rows, wide, high in products)
     is_large &= all(rows >= NARROWEST * max(wide, high) for rows, wide, high in products)
-    return max(1, (os.cpu_count() or 1) // spec.seeds) if is_large or spec.sees_images else 1
+    return max(1, (os.cpu_count() or 1) // _side_by_side(spec)) if is_large or spec.sees_images else 1
+
+
+def _side_by_side(spec: Spec) -> int:
+    """Who is trained side by side, each on a device if there are enough; agents are not counted yet, but fill them."""
+    if spec.agents is None:
+        return spec.seeds
+    return 1 if spec.has_shared_weights else os.cpu_count() or 1
 
 
 def dense_products(spec: Spec) -> list[tuple[int, int, int]]:
@@ -61,7 +68,7 @@ def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, str]:
         said = "as this process started JAX"
     else:
         multi = "true" if threads > 1 else "false"
-        devices = max(min(spec.seeds, os.cpu_count() or 1), spec.devices)
+        devices = max(min(_side_by_side(spec), os.cpu_count() or 1), spec.devices)
         # First of all: what follows a flag without dashes is not read.
         more = f"--{_DEVICES}={devices} " if devices > 1 and _DEVICES not in flags else ""
         os.environ["XLA_FLAGS"] = f"{more}{flags} --{_EIGEN}={multi} {_INTRA}={threads}".strip()

@@ -1,0 +1,122 @@
+"""Trained agents that act together in one env: predict, evaluate, record."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hotloop.agent import EPISODES, Agent, Seen, write_recording
+from hotloop.assembly import Player
+from hotloop.engines.protocol import Weights
+from hotloop.errors import SpecError
+from hotloop.evaluate import Episodes, Tell
+from hotloop.members import agents as members_of
+from hotloop.members import is_member_name
+from hotloop.plain import Figures
+from hotloop.runs import statistics
+
+if TYPE_CHECKING:
+    import jax
+
+Named = dict[str, np.ndarray]
+
+
+def agent_of(player: Player, named: Named, which: str = "") -> "Agent | Team":
+    """What was trained, by its weights: an agent, or the agents of one env; `which` (agent-3) is the one looked at."""
+    if player.spec.agents is None:
+        return Agent(player, player.engine.from_named(named))
+    return Team(player, named, which)
+
+
+class Team:
+    """The agents of a run, each with its weights, or all with the same."""
+
+    def __init__(self, player: Player, named: Named, which: str = "") -> None:
+        assert player.spec.agents is not None
+        self.spec, self.env, self.engine, self.names = player.spec, player.env, player.engine, player.spec.agents.names
+        self.members = members_of(len(self.names))
+        weights = [player.engine.from_named(part) for part in _apart(named, self.members.names)]
+        self.weights: list[Weights] = weights
+        """Of each agent; one for all where they share them."""
+        each = weights * len(self.names) if len(weights) == 1 else weights
+        self.agents = {name: Agent(player, own) for name, own in zip(self.names, each, strict=True)}
+        """By the names that the env has for them."""
+        self.looked_at = self._index(which) if which else None
+
+    def predict(
+        self, obs: Mapping[str, Seen], deterministic: bool = True, action_mask: Mapping[str, ArrayLike] | None = None
+    ) -> dict[str, int | np.ndarray]:
+        """The action of each agent for its observation, by its name; those that are not there are not asked."""
+        if not isinstance(obs, Mapping):
+            raise ValueError(
+                f"predict takes a dict of observations by agent ({', '.join(self.names)}), got {type(obs)}"
+            )
+        if unknown := sorted(set(obs) - set(self.names)):
+            raise ValueError(f"there is no agent {unknown[0]!r}; the agents are {', '.join(self.names)}")
+        masks = action_mask or {}
+        return {name: self.agents[name].predict(seen, deterministic, masks.get(name)) for name, seen in obs.items()}
+
+    def evaluate(self, episodes: int | None = None, seed: int = 0, tell: Tell | None = None) -> Figures:
+        """Play greedy episodes together; returns means over the agents and `by_agent`, or the figures of one."""
+        del tell
+        by_agent = [each.summary() for each in self._played(episodes or EPISODES, seed)]
+        if self.looked_at is not None:
+            return {**by_agent[self.looked_at]}
+        return statistics.together(by_agent, self.members) if len(by_agent) > 1 else {**by_agent[0]}
+
+    def _played(self, episodes: int, seed: int) -> list[Episodes]:
+        from hotloop.envs.multi_agent import MultiAgentEnv
+        from hotloop.pipelines.device_play import functions_of
+        from hotloop.pipelines.team_play import play_team
+
+        assert isinstance(self.env, MultiAgentEnv)
+        functions, limit = functions_of(self.engine), self.spec.evaluation.max_steps
+        return play_team(self.env, functions, self._stacked(), episodes, limit, seed).by_agent
+
+    @property
+    def can_record(self) -> bool:
+        """Whether the env knows how to draw itself."""
+        return callable(getattr(self.env, "render", None))
+
+    def record(self, path: str | Path, seed: int = 0) -> Path:
+        """Write a GIF of one greedy episode, or of its first seconds."""
+        from hotloop.envs.device import Drawable
+        from hotloop.pipelines.device_play import functions_of
+        from hotloop.pipelines.team_play import record_team
+
+        if not isinstance(self.env, Drawable):
+            raise SpecError(f"env {self.spec.env.id} cannot draw itself; there is nothing to record")
+        env, params, functions = self.env, self._stacked(), functions_of(self.engine)
+        return write_recording(
+            path, env, self.spec, lambda steps, every: record_team(env, functions, params, seed, steps, every)
+        )
+
+    def _stacked(self) -> "jax.Array":
+        import jax.numpy as jnp
+
+        return jnp.stack([cast("jax.Array", each) for each in self.weights])
+
+    def _index(self, which: str) -> int:
+        if which not in self.members.names:
+            raise SpecError(f"there is no '{which[:40]}'; this run has {', '.join(self.members.names)}")
+        return self.members.names.index(which)
+
+
+def is_one_of_team(which: str | None) -> bool:
+    """Whether weights are asked for by the name of an agent."""
+    return which is not None and is_member_name(which) and which.startswith(f"{members_of(1).kind}-")
+
+
+def _apart(named: Named, members: list[str]) -> list[Named]:
+    """The weights of each agent, from those of all under their names; those of all at once as they are."""
+    if not all(name.partition("/")[0] in members for name in named):
+        return [named]
+    found: list[Named] = []
+    for member in members:
+        start = f"{member}/"
+        found.append({name.removeprefix(start): array for name, array in named.items() if name.startswith(start)})
+        if not found[-1]:
+            raise SpecError(f"the run has no weights of {member}")
+    return found

@@ -237,7 +237,7 @@ class Agents(Fused):
 
         def one(leaf: jax.Array) -> jax.Array:
             by_learner = jnp.moveaxis(leaf, 1, 0).reshape(self.num_learners, -1, *leaf.shape[2:])
-            idle = self.axis.rows - self.num_learners
+            idle = (part.size if part.axis is None else self.axis.rows) - self.num_learners
             if idle:
                 by_learner = jnp.concatenate([by_learner, jnp.repeat(by_learner[-1:], idle, axis=0)])
             return by_learner if part.axis is None else jax.lax.dynamic_slice_in_dim(by_learner, part.first, part.size)

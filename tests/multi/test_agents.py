@@ -17,7 +17,7 @@ from train_lines import SPEC
 import hotloop
 from hotloop.assembly import Assembly, Own
 from hotloop.errors import SpecError
-from hotloop.pipelines.agents import Agents, _Part
+from hotloop.pipelines.agents import Agents, Part
 from hotloop.pipelines.fused import FusedState
 from hotloop.replay import ring
 from hotloop.runs import checkpoint, metrics
@@ -34,8 +34,8 @@ def agents_of(**changes: Any) -> Agents:
     return pipeline
 
 
-def everyone(pipeline: Agents) -> _Part:
-    return _Part(jnp.int32(0), pipeline.axis.rows, None)
+def everyone(pipeline: Agents) -> Part:
+    return pipeline.all_of(pipeline.axis.rows)
 
 
 def advanced(pipeline: Agents, blocks: int, seed: int = 0) -> FusedState:
@@ -247,6 +247,15 @@ def test_several_seeds_of_agents_are_trained_one_after_the_other(folder: Path) -
     team = hotloop.load(folder / "seeds", env=lambda **o: Lines(**o), which="seed-1")
     assert isinstance(team, Team)
     assert len(team.weights) == 3
+
+
+@pytest.mark.heavy
+def test_a_profile_counts_the_stages_of_all_agents(tmp_path: Path) -> None:
+    run = hotloop.profile(SPEC, env=lambda **o: Lines(**o), out=tmp_path / "run")
+    names = [stage["stage"] for stage in run.profile["stages"]]
+    assert names[:4] == ["select", "env step", "insert", "sample"]
+    assert run.profile["q_loss"]["calls"] == 3 * run.updates
+    assert (tmp_path / "run" / "profile.png").stat().st_size > 10_000
 
 
 # -- what is refused ----------------------------------------------------------------------------------------

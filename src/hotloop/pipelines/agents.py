@@ -64,7 +64,7 @@ class Agents(Fused):
         env_state, obs_NM = reset_all(self.env, envs_key, num_envs)
         zero, numbers = jnp.int32(0), jnp.arange(rows)
         learner = jax.vmap(lambda i: self.engine.init(jax.random.fold_in(weights_key, i)))(numbers)
-        everyone = _Part(jnp.int32(0), rows, None)
+        everyone = self.all_of(rows)
         obs = self._of_part(obs_NM, everyone)
         returns = jnp.zeros((rows, self.per_learner * num_envs))
         actor = JointActor(env_state, obs, returns, jnp.zeros(num_envs, jnp.int32))
@@ -96,12 +96,12 @@ class Agents(Fused):
 
         return jax.lax.while_loop(wanted, lambda state: self.run_joint_block(state, part), state)
 
-    def run_joint_block(self, state: FusedState, part: "_Part") -> FusedState:
+    def run_joint_block(self, state: FusedState, part: "Part") -> FusedState:
         """q vector steps with the weights of the block's start, then p gradient steps of each learner."""
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.blocks)
         act_key, sample_key = jax.random.split(key)
         actor, items, totals, ended = self.collect_jointly(state, act_key, part)
-        storage = jax.vmap(self.replay.insert, in_axes=(STORED, 0), out_axes=STORED)(state.replay, items)
+        storage = self.insert_all(state.replay, items)
         env_steps = state.env_steps + self.block_plan.env_steps
         is_learning = env_steps >= self.spec.replay.start
 
@@ -147,7 +147,11 @@ class Agents(Fused):
 
     # -- the stages -------------------------------------------------------------------------------------
 
-    def collect_jointly(self, state: FusedState, key: jax.Array, part: "_Part") -> Any:
+    def insert_all(self, storage: Storage[Any], items: Item[jax.Array]) -> Storage[Any]:
+        """Store a block's transitions of all learners."""
+        return jax.vmap(self.replay.insert, in_axes=(STORED, 0), out_axes=STORED)(storage, items)
+
+    def collect_jointly(self, state: FusedState, key: jax.Array, part: "Part") -> Any:
         """Act and step q times; returns the block's transitions as rows (L, q x R), and how many episodes ended."""
         num_envs, vector_steps, _ = self.block_plan
 
@@ -163,7 +167,7 @@ class Agents(Fused):
         rows = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(leaf.shape[1], -1, *leaf.shape[3:]), items)
         return actor, rows, totals, ended
 
-    def joint_step(self, carry: Any, params: jax.Array, env_steps: jax.Array, key: jax.Array, part: "_Part") -> Any:
+    def joint_step(self, carry: Any, params: jax.Array, env_steps: jax.Array, key: jax.Array, part: "Part") -> Any:
         """All agents act on what they see, and every env takes the actions of all of its agents."""
         actor, totals, ended = carry
         act_key, env_key = jax.random.split(key)
@@ -174,7 +178,7 @@ class Agents(Fused):
             return self.engine.act(params, obs, explore_R, key)
 
         action_LR = self._each(act)(params, actor.obs, self._keys(act_key, part))
-        env_state, t = step_all(self.env, actor.env, self._of_envs(action_LR, part), env_key)
+        env_state, t = step_all(self.env, actor.env, self.of_envs(action_LR, part), env_key)
         reward_LR = self._of_part(t.reward.astype(jnp.float32), part)
         discount_N, done_N = self.spec.discount * (1.0 - t.terminated.astype(jnp.float32)), t.terminated | t.truncated
         discount_LR, done_LR = (
@@ -205,7 +209,7 @@ class Agents(Fused):
         )
         return actor, totals
 
-    def _with_full_windows(self, actor: JointActor, params: jax.Array, key: jax.Array, part: "_Part") -> JointActor:
+    def _with_full_windows(self, actor: JointActor, params: jax.Array, key: jax.Array, part: "Part") -> JointActor:
         """Take the n - 1 vector steps, beyond those a run counts, after which every step gives a transition out."""
         steps, (rows, width) = self.spec.replay.n_step, actor.episode_return.shape
         item_R = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((width, *leaf.shape), leaf.dtype), self.row)
@@ -222,17 +226,28 @@ class Agents(Fused):
 
     # -- between envs with agents and learners with rows ----------------------------------------------------
 
-    def _this_part(self) -> "_Part":
+    def all_of(self, rows: int) -> "Part":
+        """All learners at once, on one device; idle ones are those beyond their number."""
+        return Part(jnp.int32(0), rows, None)
+
+    def first_learner(self, state: FusedState) -> FusedState:
+        """A state with the parts of the first learner alone, for a profile of its stages."""
+        learner, obs = jax.tree.map(lambda leaf: leaf[0], (state.learner, state.actor.obs))
+        rows, priorities = jax.tree.map(lambda leaf: leaf[0], (state.replay.ring.rows, state.replay.priorities))
+        storage = Storage(state.replay.ring._replace(rows=rows), priorities)
+        return state._replace(learner=learner, actor=state.actor._replace(obs=obs), replay=storage)
+
+    def _this_part(self) -> "Part":
         """The learners of the device that this is traced for."""
         count, name = self.axis.rows // self.axis.num_devices, self.axis.name
         first = jnp.int32(0) if name is None else jax.lax.axis_index(name) * count
-        return _Part(first, count, name)
+        return Part(first, count, name)
 
-    def _keys(self, key: jax.Array, part: "_Part") -> jax.Array:
+    def _keys(self, key: jax.Array, part: "Part") -> jax.Array:
         """A key for each learner of a part, which does not depend on where it is."""
         return jax.vmap(lambda i: jax.random.fold_in(key, i))(part.first + jnp.arange(part.size))
 
-    def _of_part(self, values: Any, part: "_Part") -> Any:
+    def _of_part(self, values: Any, part: "Part") -> Any:
         """What is (N, M, …) in envs as (L, R, …), for the learners of a part; idle ones get what the last one has."""
 
         def one(leaf: jax.Array) -> jax.Array:
@@ -244,7 +259,7 @@ class Agents(Fused):
 
         return jax.tree.map(one, values)
 
-    def _of_envs(self, action_LR: jax.Array, part: "_Part") -> jax.Array:
+    def of_envs(self, action_LR: jax.Array, part: "Part") -> jax.Array:
         """The actions of all agents, of learners on other devices too, as (N, M)."""
         if part.axis is not None:
             action_LR = jax.lax.all_gather(action_LR, part.axis, tiled=True)
@@ -265,7 +280,7 @@ class Agents(Fused):
         return AgentsSession(self, members)
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """Learners `first` … of those on the axis: the ones of one device, or all, without an axis between devices."""
 
     first: jax.Array

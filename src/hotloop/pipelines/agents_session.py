@@ -48,6 +48,11 @@ class AgentsSession(DeviceSession[FusedState]):
         played = outcomes(self._evaluate(self.axis.together(self.state.learner.params), key))  # sync
         return played.by_agent if self.members.are_many else [played.of_all]
 
+    def first_state(self) -> FusedState:
+        """The whole state, of all learners, on the first device."""
+        state: FusedState = jax.device_put(self.axis.without_idle(self.state), jax.devices()[0])
+        return state
+
     def _evaluation_program(self) -> tuple[Any, tuple[Any, ...]]:
         """All agents in one program, and what it is called with."""
         evaluation, pipeline = self.spec.evaluation, self.pipeline

@@ -20,7 +20,9 @@ def build(spec: Spec, stages: Stages, result: Figures, rows: list[Figures]) -> F
     fused = median(stages.fused)
     timed = {name: median(seconds) for name, seconds in stages.stages.items()}
     total = sum(timed.values())
-    loss_seconds = (timed["target"] + timed["forward"]) / block.updates
+    learners = len(spec.members) if spec.members.are_a_team else 1
+    updates = learners * block.updates
+    loss_seconds = (timed["target"] + timed["forward"]) / updates
     run, course = of_the_run(spec, result), course_of(rows, spec)
     report: FusedProfile = {
         "stages": [
@@ -33,10 +35,10 @@ def build(spec: Spec, stages: Stages, result: Figures, rows: list[Figures]) -> F
         "fused_us": round(fused * 1e6, 2),
         "sum_over_fused": round(total / fused, 3),
         "q_loss": {
-            "calls": number(result, "updates") + number(result, "skipped"),
+            "calls": learners * (number(result, "updates") + number(result, "skipped")),
             "mean_ms": round(loss_seconds * 1e3, 5),
             "mean_ms_with_gradient_and_step": round(
-                (timed["target"] + timed["forward"] + timed["backward"] + timed["optimiser"]) / block.updates * 1e3, 5
+                (timed["target"] + timed["forward"] + timed["backward"] + timed["optimiser"]) / updates * 1e3, 5
             ),
         },
         "block": run["block"],

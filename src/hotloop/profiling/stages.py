@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from hotloop.envs.device import Parted, step_all
+from hotloop.pipelines.agents import Agents
 from hotloop.pipelines.fused import Fused, FusedState
 from hotloop.progress import Reporter
 
@@ -71,14 +72,60 @@ def _in_order(seconds: dict[str, list[float]]) -> Stages:
     return Stages(seconds, parts, update, fused)
 
 
-def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
-    """One loop per stage, in the order of a block; `gradient` is forward and backward, `update` all of learning."""
-    engine, env, block, spec = pipeline.engine, pipeline.env, pipeline.block_plan, pipeline.spec
-    key, portions = jax.random.key(spec.seed), pipeline.portions
-    passes = portions * spec.replay.updates_per_batch
-    explore_N = engine.exploration(jnp.broadcast_to(state.env_steps, (block.num_envs,)))
+class Joint(NamedTuple):
+    """What a block is to its learners: of one it is all, of several each stage but the env's steps is done for each."""
+
+    learners: int
+    one: FusedState  # with the parts of the first learner
+    explore: jax.Array  # ε of each row that a learner acts on
+    pool: Any  # states, observations of the first learner, masks (or None) and actions of POOL vector steps
+    items: Any  # what a block brings all learners
+    insert: Callable[[Any, Any], Any]
+    block: Callable[[FusedState], FusedState]
+
+
+def _alone(pipeline: Fused, state: FusedState, key: jax.Array) -> Joint:
+    explore_N = pipeline.engine.exploration(jnp.broadcast_to(state.env_steps, (pipeline.block_plan.num_envs,)))
     pool = jax.jit(lambda s: _pool(pipeline, s, key))(state)
     items = jax.jit(lambda s: pipeline.collect(s, key)[1])(state)
+    return Joint(1, state, explore_N, pool, items, pipeline.replay.insert, pipeline.run_block)
+
+
+def _of_agents(pipeline: Agents, state: FusedState, key: jax.Array) -> Joint:
+    """On one device, for all learners, where a run may share them out."""
+    part, num_envs = pipeline.all_of(pipeline.num_learners), pipeline.block_plan.num_envs
+    explore_N = pipeline.engine.exploration(jnp.broadcast_to(state.env_steps, (num_envs,)))
+
+    def steps(state: FusedState) -> Any:
+        def one(carry: Any, i: jax.Array) -> Any:
+            key_i, actor = jax.random.fold_in(key, i), carry[0]
+            (after, *rest), items = pipeline.joint_step(carry, state.learner.params, state.env_steps, key_i, part)
+            seen = jax.tree.map(lambda leaf: leaf[0], actor.obs)
+            return (after, *rest), (actor.env, seen, None, pipeline.of_envs(items.a_tm1, part))
+
+        return jax.lax.scan(one, (state.actor, state.totals, jnp.int32(0)), jnp.arange(POOL))[1]
+
+    first = pipeline.first_learner(state)
+    items = jax.jit(lambda s: pipeline.collect_jointly(s, key, part)[1])(state)
+    return Joint(
+        pipeline.num_learners,
+        first,
+        jnp.tile(explore_N, pipeline.per_learner),
+        jax.jit(steps)(state),
+        items,
+        pipeline.insert_all,
+        lambda state: pipeline.run_joint_block(state, part),
+    )
+
+
+def stage_loops(pipeline: Fused, whole: FusedState) -> dict[str, Loop]:
+    """One loop per stage, in the order of a block; `gradient` is forward and backward, `update` all of learning."""
+    engine, env, block, spec = pipeline.engine, pipeline.env, pipeline.block_plan, pipeline.spec
+    key = jax.random.key(spec.seed)
+    joint = _of_agents(pipeline, whole, key) if isinstance(pipeline, Agents) else _alone(pipeline, whole, key)
+    state, explore_N, pool, items = joint.one, joint.explore, joint.pool, joint.items
+    portions, updates = joint.learners * pipeline.portions, joint.learners * block.updates
+    passes = portions * spec.replay.updates_per_batch
     keys = jax.random.split(key, POOL)
     drawn_by = jax.jit(lambda s: jax.lax.map(lambda k: pipeline.replay.sample(s.replay, k, s.env_steps), keys))
     draws = drawn_by(state)
@@ -132,8 +179,8 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
     bodies: dict[str, tuple[Any, Any, int]] = {
         "select": (
             lambda i, _: engine.act(learner.params, turn(i, obs), explore_N, at(i), turn(i, legal)),
-            jnp.zeros(block.num_envs, jnp.int32),
-            block.vector_steps,
+            jnp.zeros(explore_N.shape, jnp.int32),
+            joint.learners * block.vector_steps,
         ),
         "env step": (
             lambda i, c: step_all(env, c[0], turn(i, actions), at(i), pipeline.masked),
@@ -148,7 +195,7 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
             )
             for name, part in (env.parts() if isinstance(env, Parted) else {}).items()
         },
-        "insert": (lambda i, storage: pipeline.replay.insert(storage, items), state.replay, 1),
+        "insert": (lambda i, storage: joint.insert(storage, items), whole.replay, 1),
         "sample": (
             lambda i, _: pipeline.replay.sample(state.replay, at(i), state.env_steps),
             jax.tree.map(lambda leaf: leaf[0], draws),
@@ -161,14 +208,14 @@ def stage_loops(pipeline: Fused, state: FusedState) -> dict[str, Loop]:
             jax.eval_shape(lambda: engine.gradient(learner.params, first[0], first[1], None, drawn)),
             passes,
         ),
-        "optimiser": (optimiser, (learner.params, learner.optimizer), block.updates),
+        "optimiser": (optimiser, (learner.params, learner.optimizer), updates),
         **({"priorities": (priorities, state.replay.priorities, portions)} if pipeline.replay.has_priorities else {}),
         UPDATE: (
             lambda i, s: engine.update(s, turn(i, batches), engine.learning_rate(state.env_steps + i), None, key)[0],
             learner,
             portions,
         ),
-        FUSED: (lambda i, s: pipeline.run_block(s), state, 1),
+        FUSED: (lambda i, s: joint.block(s), whole, 1),
     }
     return {name: Loop(_loop(body, carry), per_block) for name, (body, carry, per_block) in bodies.items()}
 

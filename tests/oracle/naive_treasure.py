@@ -105,4 +105,4 @@ class NaiveTreasure:
 
     def observation(self, number: int) -> np.ndarray:
         """Its stack of frames, oldest first, flat."""
-        return np.array(sum(self.stacks[number], []), np.uint8)
+        return np.array([value for frame in self.stacks[number] for value in frame], np.uint8)

@@ -6,12 +6,12 @@ Cells are (x, y) with (0, 0) at the top left, walls included; moves are 0 up, 1 
 |---|---|
 | the grid | `grid` cells a side, walls on the border included: (grid - 2)² cells to stand on |
 | start | the agents on cells drawn at random, no two on one; nothing has grown but what the first growth brings |
-| a turn | agents choose by what they saw at its start; then they move, one after another, in the order of their numbers |
+| a turn | agents choose by what they saw at its start; then they move one after another, by their numbers |
 | growth | after the moves, and once before the first turn: whoever chooses sees all that there is |
 | where things grow | on each cell inside that has neither an agent nor a thing; on one cell at most one thing a turn |
 | rates | at most one of all things, so the rates add up to 1 or less; they are rounded to 1/65536 |
 | into a wall | the agent stays, -1 |
-| into an agent | the agent stays, 0; a cell that an earlier agent has left in this turn is free, one it has entered is not |
+| into an agent | the agent stays, 0; a cell that another has left earlier in the turn is free, one entered is not |
 | onto a thing | the agent moves, its reward is the thing's value, the thing is gone |
 | the end | turn `turns` truncates the epoch, for all agents; nothing terminates it |
 | a cell is seen as | one of: wall, agent, a thing, else sand; so the channel of `empty` is always 0 |
@@ -162,13 +162,13 @@ class Treasure:
         return after, after.frames, reward_M, jnp.bool_(False), after.t >= self.turns, info
 
     def first_draws(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """What is left to chance in `reset(key)`: the agents' cells (M,), and the first growth as `draw_growth` has it."""
+        """What is left to chance in `reset(key)`: cells of the agents (M,), and the first growth as of `draw_growth`."""
         start_key, growth_key = jax.random.split(key)
         order = jax.random.bits(start_key, (self._side**2,), jnp.uint32)
         return jax.lax.top_k(order, self.agents)[1].astype(jnp.int32), self.draw_growth(growth_key)
 
     def draw_growth(self, key: jax.Array) -> jax.Array:
-        """What is left to chance in `step(…, key)`: (cells,) uint8, what grows on each cell if it is empty; 0 nothing."""
+        """What is left to chance in `step(…, key)`: what grows on each cell if it is empty, uint8 (cells,); 0 nothing."""
         cells = self._side**2
         words = jax.random.bits(key, (-(-cells // 2),), jnp.uint32)  # two cells a word
         draw = jnp.concatenate([words >> 16, words & 0xFFFF])[:cells]
@@ -235,9 +235,12 @@ class Treasure:
             shown = jnp.where(state.things == number, jnp.uint8(AGENT + number - 1), shown)
         shown = jnp.where(self._has_agent(state.cell), jnp.uint8(AGENT), shown)
         seen = jnp.pad(shown.reshape(side, side), self.radius, constant_values=WALL)
-        # Slices, not an array of indices: XLA copies these by the row, a third of the time.
-        windows = jax.vmap(lambda cell: jax.lax.dynamic_slice(seen, (cell // side, cell % side), (wide, wide)))
-        codes_MW = windows(state.cell).reshape(self.agents, -1)
+
+        def window(cell: jax.Array) -> jax.Array:
+            # A slice, not an array of indices: XLA copies it by the row, in a third of the time.
+            return jax.lax.dynamic_slice(seen, (cell // side, cell % side), (wide, wide)).reshape(-1)
+
+        codes_MW = jax.vmap(window)(state.cell)
         channel = jnp.arange(len(self.channels), dtype=jnp.uint8)
         frame_M = (codes_MW[:, None] == channel[:, None]).astype(jnp.uint8).reshape(self.agents, -1)
         return state._replace(frames=jnp.concatenate([state.frames[:, frame_M.shape[1] :], frame_M], axis=1))
@@ -251,7 +254,9 @@ def _require_whole_numbers(env: Treasure) -> None:
         raise TypeError(f"grid is {env.grid}, expected 3 … {LARGEST_GRID} cells a side, walls included")
     cells = (env.grid - 2) ** 2
     if not 1 <= env.agents <= cells:
-        raise TypeError(f"agents is {env.agents}, but within the walls of grid {env.grid} there is room for 1 … {cells}")
+        raise TypeError(
+            f"agents is {env.agents}, but within the walls of grid {env.grid} there is room for 1 … {cells}"
+        )
     if not 0 <= env.radius < env.grid:
         raise TypeError(f"radius is {env.radius}, expected 0 … {env.grid - 1}: no farther than the grid ({env.grid})")
     if env.frames < 1:
@@ -263,7 +268,9 @@ def _require_whole_numbers(env: Treasure) -> None:
 def _require_things(things: object) -> None:
     """Names that are not taken, each with a value and a rate."""
     if not isinstance(things, Mapping):
-        raise TypeError(f"things is {things!r}, expected names, each with value and rate: {{food: {{value: 5, rate: 0.01}}}}")
+        raise TypeError(
+            f"things is {things!r}, expected names, each with value and rate: {{food: {{value: 5, rate: 0.01}}}}"
+        )
     taken = {*CHANNELS, "gems"}
     for name, each in things.items():
         if not isinstance(name, str) or not name.isidentifier() or name in taken:

@@ -1,6 +1,8 @@
 """What to train: `Spec` and its sections (typed), the rules between them, how it is read, its reference."""
 
 from hotloop.spec.network import (
+    Branch,
+    Branches,
     C51Head,
     Cnn,
     Core,
@@ -43,6 +45,8 @@ __all__ = [
     "SPEC_VERSION",
     "AnySchedule",
     "Boltzmann",
+    "Branch",
+    "Branches",
     "C51Head",
     "Cnn",
     "Constant",

@@ -123,6 +123,11 @@ TORSOS: dict[str, TorsoRecord] = {
         about="the residual network of IMPALA, over an image",
         is_image=True,
     ),
+    "branches": TorsoRecord(
+        section="hotloop.spec.network:Branches",
+        builders={"jax": "hotloop.engines.jax.branches:branches", "torch": "hotloop.engines.torch.branches:branches"},
+        about="dense layers for each key of a Dict observation, with attention over them, then dense layers",
+    ),
 }
 _BY_HUBER = {"loss.kind mse": "quantiles are learned by huber, weighted by quantile; use huber"}
 HEADS: dict[str, HeadRecord] = {

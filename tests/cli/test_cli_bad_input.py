@@ -71,6 +71,10 @@ SETTINGS = {
     "env option of the wrong type": ("env.options.max_steps=long", ["env.options", "max_steps", "long"]),
     "impossible env option": ("env.options.max_steps=0", ["env.options", "max_steps", "0"]),
     "images for a network without any": ("network.torso={kind: cnn}", ["network", "images", "(4,)"]),
+    "branches for a network without keys": (
+        "network.torso={kind: branches, branches: {position: {}}}",
+        ["network", "branches", "Dict", "(4,)", "mlp"],
+    ),
     "name that leaves the folder": ("name=../elsewhere", ["name", "../elsewhere"]),
     "spec of a newer version": ("version=2", ["version is 2", "newer hotloop"]),
     "assignment without a value": ("replay.capacity", ["--set 'replay.capacity'", "a.b=c"]),

@@ -27,6 +27,7 @@ CHOICES: dict[str, dict[str, dict[str, Any]]] = {
         "iqn": {"network.head.kind": "iqn", "network.head.taus": 3, "network.head.cosines": 4},
     },
     "streams": {"one": {}, "dueling": {"network.head.dueling": True, "network.head.hidden": [4]}},
+    "trunk": {"no trunk": {}, "trunk": {"network.head.trunk": [5]}},
     "noise": {"without": {}, "noisy": {"network.head.noise": 0.5}},
     "target": {
         "vanilla": {"target.rule": "vanilla"},
@@ -38,6 +39,14 @@ CHOICES: dict[str, dict[str, dict[str, Any]]] = {
         "mlp": {"network.torso.hidden": [6]},
         "cnn": {"network.torso": {"kind": "cnn", "channels": [2], "kernels": [3], "strides": [2], "hidden": [4]}},
         "impala": {"network.torso": {"kind": "impala", "channels": [2], "blocks": 1, "hidden": [4]}},
+        "branches": {
+            "network.torso": {
+                "kind": "branches",
+                "branches": {"far": {"rows": [3], "hidden": [4]}, "near": {"hidden": [4]}},
+                "attention": 3,
+                "hidden": [5],
+            }
+        },
     },
     "normalization": {name: {"network.torso.normalization": name} for name in ("none", "layer", "batch")},
     "precision": {name: {"precision": name} for name in ("float32", "bfloat16", "float16")},
@@ -106,11 +115,14 @@ def spec_of(names: tuple[str, ...]) -> Spec:
 )
 def test_each_pair_of_choices_acts_and_learns(names: tuple[str, ...]) -> None:
     spec = spec_of(names)
-    engine = JaxEngine(spec, jax.ShapeDtypeStruct((7, 7, 2), np.float32), ACTIONS)
+    shapes: Any = {"far": (4, 2), "near": (3,)} if "branches" in names else {"": (7, 7, 2)}
     rng = np.random.default_rng(0)
 
-    def obs(*lead: int) -> np.ndarray:
-        return rng.normal(size=(*lead, 7, 7, 2)).astype(np.float32)
+    def obs(*lead: int) -> Any:
+        parts = {name: rng.normal(size=(*lead, *shape)).astype(np.float32) for name, shape in shapes.items()}
+        return parts.get("", parts)
+
+    engine = JaxEngine(spec, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), obs()), ACTIONS)
 
     lead = (8, BATCH)
     legal = np.broadcast_to([True, False, True], (*lead, ACTIONS)) if spec.env.action_mask else None
@@ -123,7 +135,8 @@ def test_each_pair_of_choices_acts_and_learns(names: tuple[str, ...]) -> None:
         state = engine.init(key)
         new, td_KB, sums = engine.update(state, batches, jnp.float32(1e-2), weight, key)
         mask = None if legal is None else jnp.asarray(legal[0])
-        action_N = engine.act(new.params, batches.s_t[0], jnp.ones(BATCH), key, mask)
+        first_N = jax.tree.map(lambda leaf: leaf[0], batches.s_t)
+        action_N = engine.act(new.params, first_N, jnp.ones(BATCH), key, mask)
         return state, engine.move_target(new, jnp.int32(1)), td_KB, sums, action_N
 
     state, new, td_KB, sums, action_N = program(jax.random.key(0, impl="unsafe_rbg"))  # quicker to compile

@@ -13,7 +13,21 @@ import pytest
 from hotloop import registry
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.registry import BENCHES, ENGINES, ENVS, HEADS, PIPELINES, TORSOS, Entry
-from hotloop.spec import C51Head, Cnn, Head, Impala, IqnHead, Mlp, Network, QuantileHead, ScalarHead, Spec, Torso
+from hotloop.spec import (
+    Branch,
+    Branches,
+    C51Head,
+    Cnn,
+    Head,
+    Impala,
+    IqnHead,
+    Mlp,
+    Network,
+    QuantileHead,
+    ScalarHead,
+    Spec,
+    Torso,
+)
 from hotloop.spec.kinds import kinds_of
 from hotloop.spec.spec import LearnsFrom
 
@@ -24,10 +38,15 @@ ENTRIES = [(what, name) for what, entries in REGISTRIES.items() for name in entr
 BATCH, ACTIONS = 3, 4
 
 # A small section and an observation for each kind; a new kind without one fails below.
-TORSO_SECTIONS = {
+TWO_BRANCHES = {"far": Branch(rows=(4,), hidden=(5,)), "near": Branch(hidden=(5,))}
+TORSO_SECTIONS: dict[str, tuple[Any, Any]] = {
     "mlp": (Mlp(hidden=(6,)), (5,)),
     "cnn": (Cnn(kind="cnn", channels=(4,), kernels=(3,), strides=(1,), hidden=(6,)), (6, 5, 2)),
     "impala": (Impala(kind="impala", channels=(3, 4), blocks=1, hidden=(6,)), (6, 5, 2)),
+    "branches": (
+        Branches(kind="branches", branches=TWO_BRANCHES, attention=3, hidden=(6,)),
+        {"far": (3, 2), "near": (4,)},
+    ),
 }
 HEAD_SECTIONS = {
     "scalar": ScalarHead(),
@@ -37,6 +56,7 @@ HEAD_SECTIONS = {
 }
 COMPOSITIONS = [(torso, head, {}) for torso, head in product(TORSOS, HEADS)]
 COMPOSITIONS += [("mlp", head, {"dueling": True, "hidden": (5,)}) for head in HEADS]
+COMPOSITIONS += [("mlp", head, {"trunk": (7, 5)}) for head in HEADS]
 
 
 @pytest.mark.parametrize(("what", "name"), ENTRIES)
@@ -113,14 +133,18 @@ def test_every_torso_and_head_compose_to_one_q_value_per_action(torso: str, head
     section, shape = TORSO_SECTIONS[torso]
     head_section: Any = HEAD_SECTIONS[head].model_copy(update=fields)
     network = Network(torso=section, head=head_section)
-    engine = JaxEngine(Spec(network=network), jax.ShapeDtypeStruct(shape, np.float32), ACTIONS)
     random = np.random.default_rng(0)
-    obs_B = random.normal(size=(BATCH, *shape)).astype(np.float32)
+    shapes = shape if isinstance(shape, dict) else {"": shape}
+    parts = {name: random.normal(size=(BATCH, *part)).astype(np.float32) for name, part in shapes.items()}
+    obs_B: Any = parts if isinstance(shape, dict) else parts[""]
+    obs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), obs_B)
+    engine = JaxEngine(Spec(network=network), obs, ACTIONS)
     params = random.normal(size=engine.layout.size).astype(np.float32)
     q_BA = np.asarray(jax.jit(engine.q_values)(params, obs_B))
     assert (q_BA.shape, q_BA.dtype) == ((BATCH, ACTIONS), np.float32)
     assert np.isfinite(q_BA).all()
     assert np.ptp(q_BA, axis=0).min() > 0, "Q-values depend on the observation"
     assert np.ptp(q_BA, axis=1).min() > 0, "and on the action"
-    one_by_one = np.concatenate([engine.q_values(params, obs_B[i : i + 1]) for i in range(BATCH)])
+    each = [jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], obs_B) for i in range(BATCH)]
+    one_by_one = np.concatenate([engine.q_values(params, one_B) for one_B in each])
     np.testing.assert_allclose(q_BA, one_by_one, rtol=1e-4, atol=1e-5)

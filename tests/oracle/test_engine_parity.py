@@ -26,13 +26,21 @@ SIZES: dict[str, dict[str, Any]] = {
     "iqn": {"cosines": 5, "taus": 3, "target_taus": 4, "acting_taus": 6},
 }
 """A small section of each head; a new head without one fails below."""
-TORSO_SIZES: dict[str, tuple[dict[str, Any], ArraySpec]] = {
+TORSO_SIZES: dict[str, tuple[dict[str, Any], Any]] = {
     "mlp": ({"hidden": [6]}, ArraySpec((3,), np.float32)),
     "cnn": (
         {"channels": [3, 2], "kernels": [3, 2], "strides": [2, 1], "padding": "same", "hidden": [5]},
         ArraySpec((6, 5, 2), np.float32),
     ),
     "impala": ({"channels": [2, 3], "blocks": 1, "hidden": [5], "layout": "CHW"}, ArraySpec((2, 6, 5), np.float32)),
+    "branches": (
+        {
+            "branches": {"far": {"rows": [4, 3], "hidden": [5]}, "near": {"hidden": [4, 5]}},
+            "attention": 3,
+            "hidden": [6],
+        },
+        {"near": ArraySpec((3,), np.float32), "far": ArraySpec((4, 2), np.float32)},
+    ),
 }
 
 
@@ -59,6 +67,11 @@ for _head in HEADS:
             "target": {"rule": "vanilla"},
         },
         f"{_head} batch double": {"network": network(_head, normalization="batch"), "target": {"rule": "double"}},
+        f"{_head} trunk": {"network": network(_head, trunk=[4, 5])},
+        f"{_head} trunk noisy dueling": {
+            "network": network(_head, dueling=True, noise=0.5, trunk=[4], **_hidden),
+            "target": {"rule": "double"},
+        },
         f"{_head} masked accumulated": {
             "network": network(_head, noise=0.4),
             "optimizer": {"accumulate": 2},
@@ -74,6 +87,11 @@ CASES |= {
         f"activation {name}": {"network": network("scalar", activation=name)}
         for name in ("relu", "selu", "tanh", "gelu", "silu")
     },
+    "torso branches without attention": {
+        "network": {"torso": {"kind": "branches", **TORSO_SIZES["branches"][0], "attention": None}}
+    },
+    "torso branches layer": {"network": network("scalar", "branches", normalization="layer", activation="tanh")},
+    "torso branches noisy iqn": {"network": network("iqn", "branches", noise=0.5, trunk=[4], dueling=True)},
     "iqn choice taus": {"network": network("iqn", choice_taus=5)},
     "iqn choice taus double": {"network": network("iqn", choice_taus=5), "target": {"rule": "double"}},
     "mse weights": {"loss": {"kind": "mse"}, "replay": {"sampling": {"kind": "prioritized"}}},
@@ -94,7 +112,15 @@ CASES |= {
 
 
 LIGHT = {*HEADS, *(f"{head} noisy dueling double" for head in HEADS)}
-LIGHT |= {"torso cnn", "mse weights", "sgd momentum", "polyak"}
+LIGHT |= {
+    "torso cnn",
+    "torso branches",
+    "scalar trunk",
+    "iqn trunk noisy dueling",
+    "mse weights",
+    "sgd momentum",
+    "polyak",
+}
 EACH = [name if name in LIGHT else pytest.param(name, marks=pytest.mark.heavy) for name in CASES]
 
 
@@ -109,26 +135,31 @@ def spec_of(case: dict[str, Any], engine: str = "jax") -> Any:
     return parse_spec(data)
 
 
-def obs_of(spec: Any) -> ArraySpec:
+def obs_of(spec: Any) -> Any:
     return TORSO_SIZES[spec.network.torso.kind][1]
 
 
-def batches(spec: Any, obs: ArraySpec, updates: int, dtype: Any) -> tuple[Any, Any]:
+def batches(spec: Any, obs: Any, updates: int, dtype: Any) -> tuple[Any, Any]:
     random, lead = np.random.default_rng(0), (updates, BATCH)
-    seen = random.normal(size=(2, *lead, *obs.shape))
-    seen = (40 * seen + 128).astype(np.uint8) if obs.dtype == np.uint8 else seen.astype(np.float32)
+
+    def drawn(leaf: ArraySpec) -> np.ndarray:
+        seen = random.normal(size=(2, *lead, *leaf.shape))
+        return (40 * seen + 128).astype(np.uint8) if leaf.dtype == np.uint8 else seen.astype(np.float32)
+
+    seen = tree_map(drawn, obs)
+    before, after = (tree_map(lambda leaf, i=i: leaf[i], seen) for i in (0, 1))
     reward = random.normal(size=lead)
     discount = np.where(random.random(lead) < 0.2, 0.0, 0.9)
     legal = random.random((*lead, ACTIONS)) < 0.6 if spec.env.action_mask else None
     weight = random.uniform(0.2, 1.0, lead).astype(dtype) if spec.beta_schedule else None
     action = random.integers(0, ACTIONS, lead).astype(np.int32)
-    return Item(seen[0], action, reward.astype(dtype), discount.astype(dtype), seen[1], legal), weight
+    return Item(before, action, reward.astype(dtype), discount.astype(dtype), after, legal), weight
 
 
 class Pair:
     """The same spec, weights and moments in both engines."""
 
-    def __init__(self, case: dict[str, Any], dtype: Any, obs: ArraySpec | None = None) -> None:
+    def __init__(self, case: dict[str, Any], dtype: Any, obs: Any = None) -> None:
         self.spec, self.dtype = spec_of(case), np.dtype(dtype)
         self.obs = obs = obs or obs_of(self.spec)
         numbers = {"float32": torch.float32, "float64": torch.float64}[self.dtype.name]
@@ -174,7 +205,9 @@ def test_in_float64_weights_and_moments_are_the_same(name: str, updates: int) ->
         assert_close(of_jax, of_torch, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [*HEADS, *(f"{head} noisy dueling double" for head in HEADS), "torso cnn"])
+@pytest.mark.parametrize(
+    "name", [*HEADS, *(f"{head} noisy dueling double" for head in HEADS), "torso cnn", "torso branches"]
+)
 def test_in_float32_weights_are_nearly_the_same(name: str) -> None:
     of_jax, of_torch = Pair(CASES[name], np.float32).learn(8)
     np.testing.assert_allclose(of_torch.state.params, np.asarray(of_jax.state.params), rtol=1e-5, atol=1e-6)
@@ -208,7 +241,7 @@ def test_q_values_are_the_same_and_so_is_what_acting_asks_of_chance(name: str) -
         n: a.tobytes() for n, a in named.items()
     }
     items, _ = batches(pair.spec, pair.obs, 1, np.float32)
-    obs_N = items.s_tm1[0]
+    obs_N: Any = tree_map(lambda leaf: leaf[0], items.s_tm1)
     np.testing.assert_allclose(of_torch(obs_N), of_jax(obs_N), rtol=1e-5, atol=1e-6)
     wanted = pair.jax.wanted_to_act(BATCH)
     assert wanted == pair.torch.wanted_to_act(BATCH)

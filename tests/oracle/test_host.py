@@ -201,7 +201,16 @@ def test_actions_are_numbered():
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "silu", "selu"])
-@pytest.mark.parametrize("head", [{"kind": "scalar"}, {"dueling": True, "hidden": [5]}, {"dueling": True}])
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"kind": "scalar"},
+        {"dueling": True, "hidden": [5]},
+        {"dueling": True},
+        {"trunk": [7]},
+        {"dueling": True, "trunk": [7, 6], "hidden": [5]},
+    ],
+)
 def test_acting_in_numpy_is_acting_in_xla(activation, head):
     network = {"torso": {"hidden": [16, 8], "activation": activation}, "head": head}
     spec = parse_spec({"network": network})

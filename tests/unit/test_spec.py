@@ -271,7 +271,7 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown pipeline": ({"pipeline": "fusd"}, "unknown pipeline 'fusd'; did you mean 'fused'?"),
     "an unknown torso": (
         {"network": {"torso": {"kind": "cn"}}},
-        "network.torso.kind: unknown value 'cn'; did you mean 'cnn'? (one of mlp, cnn, impala)",
+        "network.torso.kind: unknown value 'cn'; did you mean 'cnn'? (one of mlp, cnn, impala, branches)",
     ),
     "an unknown head": (
         {"network": {"head": {"kind": "c52"}}},

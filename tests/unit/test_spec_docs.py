@@ -15,6 +15,8 @@ def test_every_section_of_the_spec_is_in_the_reference():
         "## env",
         "## network.torso (kind: cnn)",
         "## network.torso (kind: impala)",
+        "## network.torso (kind: branches)",
+        "## network.torso.branches",
         "## network.core",
         "## network.head (kind: scalar)",
         "## network.head (kind: c51)",

@@ -6,6 +6,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import hotloop
 from hotloop.engines.jax.setup import choose_threads, dense_products
+from hotloop.engines.torch import setup as torch_setup
 from hotloop.spec.reading import parse_spec
 
 WIDE = {"network": {"torso": {"hidden": [1024, 1024]}}}
@@ -42,12 +43,40 @@ def test_products_count_what_a_batch_really_is():
     assert dense_products(parse_spec({**WIDE, "replay": {"batch_size": 512}})) == [(512, 1024, 1024)]
     fractions = {"torso": {"hidden": [64]}, "head": {"kind": "iqn", "taus": 8, "choice_taus": 16, "hidden": [32]}}
     assert dense_products(parse_spec({"network": fractions, "replay": {"batch_size": 10}})) == [(160, 64, 32)]
+    trunk = {"torso": {"hidden": [64]}, "head": {"trunk": [32], "hidden": [16]}}
+    assert dense_products(parse_spec({"network": trunk, "replay": {"batch_size": 10}})) == [(10, 64, 32), (10, 32, 16)]
     on_policy = {**WIDE, "on_policy": {"steps": 8, "minibatches": 2}, "env": {"num_envs": 4}}
     assert dense_products(parse_spec(on_policy)) == [(16, 1024, 1024)]
     memory = {**WIDE["network"], "core": {}}
     sequences = {"batch_size": 2, "sequence": {"length": 6, "burn_in": 4}}
     assert dense_products(parse_spec({"network": memory, "replay": sequences})) == [(20, 1024, 1024)]
     assert dense_products(parse_spec({"network": {"torso": {"hidden": [4096]}}})) == [], "its input is not known yet"
+
+
+@pytest.mark.parametrize("engine", ["jax", "torch"])
+def test_every_layer_of_branches_and_trunks_counts(engine):
+    choose = {"jax": choose_threads, "torch": torch_setup.choose_threads}[engine]
+    small = {"near": {"hidden": [8]}, "far": {"hidden": [8]}}
+
+    def threads(branches, head=(), **fields):
+        torso = {"kind": "branches", "branches": {**small, **branches}, "hidden": [8], **fields}
+        network = {"torso": torso, "head": {"trunk": list(head)}}
+        return choose(parse_spec({"network": network, "engine": engine, "replay": {"batch_size": 512}}))
+
+    assert threads({}) == 1
+    assert threads({"near": {"hidden": [256, 256]}}) == 4, "within a branch"
+    assert threads({"near": {"hidden": [300]}, "far": {"hidden": [300]}}, hidden=[100]) == 4, "over what is joined"
+    assert threads({}, head=[256, 256]) == 4, "in the trunk of the head"
+
+
+def test_what_is_joined_is_as_wide_as_branches_and_attention_make_it():
+    def widths(**fields):
+        return parse_spec({"network": {"torso": {"kind": "branches", **fields}}}).network.torso.dense_widths
+
+    three = {"a": {"hidden": [9, 4]}, "b": {"rows": [5], "hidden": [4]}, "c": {"hidden": [4]}}
+    assert widths(branches=three, hidden=[7]) == (12, 7)
+    assert widths(branches=three, hidden=[7], attention=2) == (16, 7)
+    assert widths(branches={**three, "c": {"hidden": []}}, hidden=[7]) == (7,), "not known before the observation"
 
 
 def _blas_threads():

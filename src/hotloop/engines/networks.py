@@ -1,9 +1,11 @@
 """What networks are in every engine: the numbers, names, shapes and complaints that must not differ between two."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-from hotloop.spec import Cnn, Impala, IqnHead
+from hotloop.registry import nearest
+from hotloop.spec import Branch, Branches, Cnn, Impala, IqnHead
 from hotloop.trees import HasShape
 
 A = TypeVar("A")
@@ -85,3 +87,46 @@ def require_room(spec: Cnn, height: int, width: int) -> None:
                 f"network.torso: convolution {i} with kernel {kernel} leaves nothing of a {height}x{width} image; "
                 "use smaller kernels or strides, or padding: same"
             )
+
+
+def require_branches(obs_B: object, spec: Branches) -> None:
+    """Refuse a batch of observations whose keys are not those of the branches, or whose shapes do not fit them."""
+    if not isinstance(obs_B, Mapping):
+        seen = f"of shape {tuple(obs_B.shape[1:])}" if isinstance(obs_B, HasShape) else "without keys"
+        raise ValueError(
+            f"the branches torso sees a Dict observation by its keys, but the observation is {seen} (one key that "
+            "env.observe chooses alone is seen without its name); use torso mlp"
+        )
+    keys = sorted(map(str, obs_B))
+    for name in spec.branches:
+        if name not in obs_B:
+            raise ValueError(f"torso branches: '{name}' is no key of the observation; {nearest(name, keys)}")
+    if unseen := [key for key in keys if key not in spec.branches]:
+        raise ValueError(
+            f"torso branches: there is no branch for {', '.join(unseen)}; add one for each, or leave them out of the "
+            f"observation (of a Gymnasium env: env.observe=[{','.join(sorted(spec.branches))}])"
+        )
+    widths = {name: _width(name, branch, obs_B[name]) for name, branch in sorted(spec.branches.items())}
+    if spec.attention is not None and len(set(widths.values())) > 1:
+        raise ValueError(
+            "torso branches: attention weighs branches of equal width, but theirs are "
+            f"{', '.join(f'{name} {width}' for name, width in widths.items())}; give all the same last width in "
+            "hidden, or set attention: null"
+        )
+
+
+def _width(name: str, branch: Branch, part_B: object) -> int:
+    """How many numbers a branch gives of a part of the observation that fits it."""
+    if not isinstance(part_B, HasShape):
+        raise ValueError(
+            f"torso branches: the observation's '{name}' has parts of its own, and a branch sees one array; leave it "
+            "out (of a Gymnasium env: env.observe), or use torso mlp, which takes any"
+        )
+    seen = tuple(part_B.shape[1:])
+    if branch.rows and len(seen) != 2:
+        raise ValueError(
+            f"torso branches: '{name}' has layers over rows, which need 2 axes (rows, numbers), but its shape is "
+            f"{seen}; leave out rows, and use hidden"
+        )
+    flat = seen[0] * branch.rows[-1] if branch.rows else math.prod(seen)
+    return branch.hidden[-1] if branch.hidden else flat

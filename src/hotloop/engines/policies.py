@@ -61,14 +61,19 @@ def numpy_policy(network: Network, weights: dict[str, np.ndarray]) -> Policy:
     def layers(prefix: str, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
         return [(weights[f"{prefix}/dense_{i}/kernel"], weights[f"{prefix}/dense_{i}/bias"]) for i in range(count)]
 
-    body, depth = layers("torso/layers", len(torso.hidden)), len(head.hidden) + 1
+    body, trunk = layers("torso/layers", len(torso.hidden)), layers("head/trunk", len(head.trunk))
+    depth = len(head.hidden) + 1
+
+    def features(obs_N: Arrays) -> np.ndarray:
+        return _dense(trunk, _dense(body, _flat(obs_N), nonlinear, True), relu, True)
+
     if not head.dueling:
         last = layers("head", depth)
-        return lambda obs_N, draws=None: _dense(last, _dense(body, _flat(obs_N), nonlinear, True), relu, False)
+        return lambda obs_N, draws=None: _dense(last, features(obs_N), relu, False)
     value, advantage = layers("head/value", depth), layers("head/advantage", depth)
 
     def dueling(obs_N: Arrays, draws: Arrays = None) -> np.ndarray:
-        x = _dense(body, _flat(obs_N), nonlinear, True)
+        x = features(obs_N)
         advantage_NA = _dense(advantage, x, relu, False)
         centred: np.ndarray = _dense(value, x, relu, False) + advantage_NA - advantage_NA.mean(-1, keepdims=True)
         return centred

@@ -1,6 +1,8 @@
 """What to train: `Spec` and its sections (typed), the rules between them, how it is read, its reference."""
 
 from hotloop.spec.network import (
+    Branch,
+    Branches,
     C51Head,
     Cnn,
     Core,
@@ -45,6 +47,8 @@ __all__ = [
     "Agents",
     "AnySchedule",
     "Boltzmann",
+    "Branch",
+    "Branches",
     "C51Head",
     "Cnn",
     "Constant",

@@ -40,6 +40,11 @@ class Torso(Section):
         """Widths of the dense layers that it consists of, by which threads are chosen; None: it is something else."""
         return None
 
+    @property
+    def dense_stacks(self) -> tuple[tuple[int, ...], ...]:
+        """Such widths of each of several stacks that stand side by side; the last one ends in the features."""
+        return () if self.dense_widths is None else (self.dense_widths,)
+
 
 class Mlp(Torso):
     """Dense layers over the flattened observation."""
@@ -108,6 +113,48 @@ class Impala(Torso):
     """What stands behind each convolution within the residual blocks, and each dense layer."""
 
 
+class Branch(Section):
+    """What is seen under one key of a Dict observation: dense layers over all of its numbers."""
+
+    rows: Sizes = ()
+    """Width of each dense layer over every row of a part with two axes (rows, numbers), the same layers for all rows;
+    what they give is flattened for `hidden`. Empty: there are none."""
+    hidden: Sizes = (64,)
+    """Width of each dense layer over the flattened part."""
+
+
+class Branches(Torso):
+    """Dense layers for each key of a Dict observation, joined in the order of the sorted keys, then dense layers over
+    all of it. With `attention`, the sum of the branches, weighted by how much each matters, is joined to them."""
+
+    kind: Literal["branches"]
+    branches: dict[str, Branch] = Field(min_length=1)
+    """A branch for each key that is seen (of a Gymnasium env, `env.observe` leaves keys out)."""
+    attention: PositiveInt | None = None
+    """Width of additive attention over the branches, which must be equally wide: each is weighted by the softmax of
+    v · tanh(W x + b) + c over the branches. null: there is none."""
+    hidden: Sizes = (64, 64)
+    """Width of each dense layer over what is joined."""
+    activation: Activation = "relu"
+    """Nonlinearity after each layer, those over rows too; not of attention."""
+    normalization: Normalization = "none"
+    """What stands between each layer's product and its nonlinearity; nothing does in attention."""
+
+    @property
+    def dense_widths(self) -> tuple[int, ...]:
+        """The layers over what is joined, and how wide that is where the branches say so."""
+        lasts = [branch.hidden[-1] for branch in self.branches.values() if branch.hidden]
+        is_known = len(lasts) == len(self.branches)
+        joined = (sum(lasts) + (lasts[0] if self.attention else 0),) if is_known else ()
+        return (*joined, *self.hidden)
+
+    @property
+    def dense_stacks(self) -> tuple[tuple[int, ...], ...]:
+        """Those of each branch, over its rows and over all of it, then those over what is joined."""
+        within = [widths for branch in self.branches.values() for widths in (branch.rows, branch.hidden) if widths]
+        return (*within, self.dense_widths)
+
+
 class Core(Section):
     """Memory between torso and head, of what was seen earlier in the episode. Learns from `replay.sequence`."""
 
@@ -129,6 +176,8 @@ class Head(Section):
     atom or quantile is made up so."""
     hidden: Sizes = ()
     """Width of the dense layers of the head; with `dueling`, of each of its two streams."""
+    trunk: Sizes = ()
+    """Width of the dense layers before those, with `dueling` in front of both streams; ReLU after each."""
     noise: float | None = Field(default=None, gt=0)
     """σ₀ of NoisyNet: every layer of the head learns how much noise to add to its weights (published: 0.5). There is no
     ε by default then. Each env draws noise of its own at each step; a batch has one draw for the net that learns, one

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -337,9 +337,14 @@ def _fields_at(path: list[str], data: Mapping[str, object]) -> list[str]:
     """Names of the fields a section has, following the `kind` given in the data."""
     model: type[BaseModel] = Spec
     node: object = data
+    is_by_name = False
     for part in path:
         node = node.get(part, {}) if isinstance(node, dict) else {}
+        if is_by_name:  # such as network.torso.branches, whose keys are the user's
+            is_by_name = False
+            continue
         options = sections_in(model.model_fields[part]) if part in model.model_fields else []
+        is_by_name = bool(options) and get_origin(model.model_fields[part].annotation) is dict
         kind = node.get("kind") if isinstance(node, dict) else None
         named = [section for section in options if kind in kinds_of(section)]
         if not (named or options):

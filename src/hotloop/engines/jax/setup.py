@@ -49,9 +49,10 @@ def dense_products(spec: Spec) -> list[tuple[int, int, int]]:
         batch = spec.block_plan.env_steps // spec.on_policy.minibatches
     if spec.replay.sequence is not None:
         batch *= spec.replay.sequence.burn_in + spec.replay.sequence.length
-    products = [(batch, wide, high) for wide, high in pairwise(torso)]
+    stacks = spec.network.torso.dense_stacks
+    products = [(batch, wide, high) for widths in stacks for wide, high in pairwise(widths)]
     rows = batch * head.rows_per_sample
-    return products + [(rows, wide, high) for wide, high in pairwise((*torso[-1:], *head.hidden))]
+    return products + [(rows, wide, high) for wide, high in pairwise((*torso[-1:], *head.trunk, *head.hidden))]
 
 
 def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, str]:

@@ -22,12 +22,12 @@ from hotloop.spec import Cnn, Impala, Mlp
 
 def mlp(spec: Mlp, scheme: str = "default") -> Functions:
     """Dense layers over all of the observation's numbers."""
-    return sequential(flat=stateless(_flat_features), layers=_dense(spec, scheme))
+    return sequential(flat=stateless(flat_features), layers=_dense(spec, scheme))
 
 
 def cnn(spec: Cnn, scheme: str = "default") -> Functions:
     """Convolutions over one image, then dense layers."""
-    return sequential(conv=_convolutions(spec, scheme), flat=stateless(_flat_features), layers=_dense(spec, scheme))
+    return sequential(conv=_convolutions(spec, scheme), flat=stateless(flat_features), layers=_dense(spec, scheme))
 
 
 def impala(spec: Impala, scheme: str = "default") -> Functions:
@@ -35,7 +35,7 @@ def impala(spec: Impala, scheme: str = "default") -> Functions:
     nonlinear = ACTIVATIONS[spec.activation]
     return sequential(
         stages=_residual_stages(spec, scheme),
-        flat=stateless(lambda x_BHWC: _flat_features(nonlinear(x_BHWC))),
+        flat=stateless(lambda x_BHWC: flat_features(nonlinear(x_BHWC))),
         layers=_dense(spec, scheme),
     )
 
@@ -46,7 +46,8 @@ def _dense(spec: Mlp | Cnn | Impala, scheme: str) -> Functions:
     )
 
 
-def _flat_features(obs_B: Inputs) -> jax.Array:
+def flat_features(obs_B: Inputs) -> jax.Array:
+    """All numbers of each observation in one row, (B, F)."""
     leaves = [_wide(leaf).reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(obs_B)]
     return leaves[0] if len(leaves) == 1 else jnp.concatenate(leaves, axis=-1)
 

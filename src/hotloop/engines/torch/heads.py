@@ -71,8 +71,24 @@ def _midpoints(count: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def dense_streams(spec: Head, num_actions: int, atoms: int, scheme: str) -> Functions:
-    """Features to (B, …, A, atoms), as `hidden`, `dueling` and `noise` say: one stack of layers, or a value and centred
-    advantages."""
+    """Features to (B, …, A, atoms), as `trunk`, `hidden`, `dueling` and `noise` say: a trunk, if any, then streams."""
+    streams = _streams(spec, num_actions, atoms, scheme)
+    if not spec.trunk:
+        return streams
+    trunk = dense_layers(spec.trunk, "relu", activate_last=True, noise=spec.noise, scheme=scheme)
+
+    def init(random: torch.Generator, features_BF: torch.Tensor) -> Params:
+        params = trunk.init(random, features_BF)
+        return {"trunk": params, **streams.init(random, trunk.apply(params, features_BF, ACTING))}
+
+    def apply(params: Params, features_BF: torch.Tensor, mode: Mode = ACTING) -> torch.Tensor:
+        return streams.apply(params, trunk.apply(params["trunk"], features_BF, mode.part(0)), mode.part(1))
+
+    return Functions(init, apply)
+
+
+def _streams(spec: Head, num_actions: int, atoms: int, scheme: str) -> Functions:
+    """Features to (B, …, A, atoms): one stack of layers, or a value and centred advantages."""
 
     def layers(outputs: int) -> Functions:
         widths = [*spec.hidden, outputs]

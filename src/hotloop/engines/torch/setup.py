@@ -94,7 +94,8 @@ def choose_threads(spec: Spec) -> int:
         return os.cpu_count() or 1
     if not isinstance(network, Network):
         return 1
-    widths = [*(network.torso.dense_widths or ()), *network.head.hidden]
-    rows = batch * network.head.rows_per_sample
-    is_large = any(rows * a * b >= WORTH_A_POOL for a, b in pairwise(widths))
+    head, torso = network.head, network.torso
+    stacks = [*torso.dense_stacks[:-1], (*(torso.dense_widths or ()), *head.trunk, *head.hidden)]
+    rows = batch * head.rows_per_sample
+    is_large = any(rows * a * b >= WORTH_A_POOL for widths in stacks for a, b in pairwise(widths))
     return (os.cpu_count() or 1) if is_large else 1

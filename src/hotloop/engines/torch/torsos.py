@@ -24,12 +24,12 @@ from hotloop.trees import leaves
 
 def mlp(spec: Mlp, scheme: str = "default") -> Functions:
     """Dense layers over all of the observation's numbers."""
-    return sequential(flat=stateless(_flat_features), layers=_dense(spec, scheme))
+    return sequential(flat=stateless(flat_features), layers=_dense(spec, scheme))
 
 
 def cnn(spec: Cnn, scheme: str = "default") -> Functions:
     """Convolutions over one image, then dense layers."""
-    return sequential(conv=_convolutions(spec, scheme), flat=stateless(_flat_features), layers=_dense(spec, scheme))
+    return sequential(conv=_convolutions(spec, scheme), flat=stateless(flat_features), layers=_dense(spec, scheme))
 
 
 def impala(spec: Impala, scheme: str = "default") -> Functions:
@@ -37,7 +37,7 @@ def impala(spec: Impala, scheme: str = "default") -> Functions:
     nonlinear = ACTIVATIONS[spec.activation]
     return sequential(
         stages=_residual_stages(spec, scheme),
-        flat=stateless(lambda x_BHWC: _flat_features(nonlinear(x_BHWC))),
+        flat=stateless(lambda x_BHWC: flat_features(nonlinear(x_BHWC))),
         layers=_dense(spec, scheme),
     )
 
@@ -48,7 +48,8 @@ def _dense(spec: Mlp | Cnn | Impala, scheme: str) -> Functions:
     )
 
 
-def _flat_features(obs_B: Inputs) -> torch.Tensor:
+def flat_features(obs_B: Inputs) -> torch.Tensor:
+    """All numbers of each observation in one row, (B, F)."""
     flat = [_wide(leaf).reshape(leaf.shape[0], -1) for leaf in leaves(obs_B)]
     return flat[0] if len(flat) == 1 else torch.cat(flat, dim=-1)
 

@@ -101,7 +101,8 @@ ENVS: dict[str, Entry] = {
     "cartpole": Entry("hotloop.envs.cartpole:CartPole", "CartPole-v1 as a device env (4 numbers, 2 actions)"),
     "snake": Entry("hotloop.envs.snake:Snake", "Snake on a grid of 5-32 cells a side (10-23 features or an image)"),
     "treasure": Entry(
-        "hotloop.envs.treasure:Treasure", "several agents look for gems on one grid (5 agents, 625 numbers, 4 actions)"
+        "hotloop.envs.treasure:Treasure", "several agents look for gems on one grid (5 agents, 625 numbers, 4 actions)",
+        has_agents=True,
     ),
     "gymnax:NAME": Entry("hotloop.envs.gymnax:from_gymnax", "any gymnax env with discrete actions"),
 }

@@ -184,12 +184,13 @@ def _mask_info(mask: jax.Array | None) -> Info:
 
 
 def _spaces(env: DeviceEnv) -> "tuple[Space, gym.spaces.Discrete[np.int64]]":
-    return _space(env.obs_spec), gym.spaces.Discrete(env.num_actions)
+    return space_of(env.obs_spec), gym.spaces.Discrete(env.num_actions)
 
 
-def _space(spec: ObsTree) -> Space:
+def space_of(spec: ObsTree) -> Space:
+    """Gymnasium's space for observations of a device env."""
     if isinstance(spec, ObsSpec):
         return gym.spaces.Box(spec.low, spec.high, spec.shape, spec.dtype)  # type: ignore[arg-type]  # more than it says
     if isinstance(spec, dict):
-        return gym.spaces.Dict({name: _space(part) for name, part in spec.items()})
-    return gym.spaces.Tuple([_space(part) for part in spec])
+        return gym.spaces.Dict({name: space_of(part) for name, part in spec.items()})
+    return gym.spaces.Tuple([space_of(part) for part in spec])

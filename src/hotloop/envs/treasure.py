@@ -162,13 +162,13 @@ class Treasure:
         return after, after.frames, reward_M, jnp.bool_(False), after.t >= self.turns, info
 
     def first_draws(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """What is left to chance in `reset(key)`: cells of the agents (M,), and the first growth as of `draw_growth`."""
+        """What is left to chance in `reset(key)`: cells of the agents (M,), and a growth as `draw_growth` gives."""
         start_key, growth_key = jax.random.split(key)
         order = jax.random.bits(start_key, (self._side**2,), jnp.uint32)
         return jax.lax.top_k(order, self.agents)[1].astype(jnp.int32), self.draw_growth(growth_key)
 
     def draw_growth(self, key: jax.Array) -> jax.Array:
-        """What is left to chance in `step(…, key)`: what grows on each cell if it is empty, uint8 (cells,); 0 nothing."""
+        """What is left to chance in `step(…, key)`: what grows on a cell if it is empty, uint8 (cells,); 0 nothing."""
         cells = self._side**2
         words = jax.random.bits(key, (-(-cells // 2),), jnp.uint32)  # two cells a word
         draw = jnp.concatenate([words >> 16, words & 0xFFFF])[:cells]

@@ -101,7 +101,8 @@ ENVS: dict[str, Entry] = {
     "cartpole": Entry("hotloop.envs.cartpole:CartPole", "CartPole-v1 as a device env (4 numbers, 2 actions)"),
     "snake": Entry("hotloop.envs.snake:Snake", "Snake on a grid of 5-32 cells a side (10-23 features or an image)"),
     "treasure": Entry(
-        "hotloop.envs.treasure:Treasure", "several agents look for gems on one grid (5 agents, 625 numbers, 4 actions)",
+        "hotloop.envs.treasure:Treasure",
+        "several agents look for gems on one grid (5 agents, 625 numbers, 4 actions)",
         has_agents=True,
     ),
     "gymnax:NAME": Entry("hotloop.envs.gymnax:from_gymnax", "any gymnax env with discrete actions"),
@@ -225,6 +226,9 @@ BENCHES: Mapping[str, Entry] = {
     "flood": Entry("hotloop.bench.flood:run", "flood fill on 768 Snake boards against Python and NumPy"),
     "env": Entry("hotloop.bench.env:run", "256 Snakes against the same rules in PyTorch and Python loops"),
     "snake": Entry("hotloop.bench.snake:run", "Snake training against a slow pipeline and each remedy for it"),
+    "treasure": Entry(
+        "hotloop.bench.treasure:run", "five agents hunting treasure, against one after the other in PyTorch"
+    ),
     "pixels": Entry("hotloop.bench.pixels:run", "Pong by each pipeline and by SB3; acting against the bare emulators"),
     "replay": Entry("hotloop.bench.replay:run", "what priorities and stacks of single frames cost, and save"),
     "sum_tree": Entry("hotloop.bench.sum_tree:run", "draws and updates of prioritised replay against a tree in Python"),

@@ -1,5 +1,6 @@
 """Runs whose network has a branch for each part of the observation: on the host by both engines, and on the device."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -10,8 +11,10 @@ import pytest
 from gymnasium import spaces
 
 import hotloop
+from hotloop.assembly import Assembly
 from hotloop.envs.device import ObsSpec
 from hotloop.errors import SpecError
+from hotloop.spec.reading import load_spec
 
 pytestmark = [pytest.mark.less_optimised, pytest.mark.usefixtures("one_torch_thread")]
 LENGTH = 5
@@ -126,3 +129,12 @@ def test_on_the_device_it_learns_saves_loads_and_plays(tmp_path: Any) -> None:
     seen = {"offers": many["offers"], "day": np.eye(2, dtype=np.uint8)[many["day"]]}
     assert np.mean(agent.predict(seen) == np.array(best)) > 0.75
     assert "torso/branches/offers/rows/dense_0/kernel" in agent.engine.to_named(agent.weights)
+
+
+@pytest.mark.parametrize("engine", ["jax", "torch"])
+def test_the_example_is_what_it_says(engine: str) -> None:
+    example = Path(__file__).parents[2] / "examples" / "branches.yaml"
+    spec = load_spec(example, {"engine": engine, "env.num_envs": 2})
+    with Assembly(spec) as assembly:
+        by_hand = 3 * (12 * 64 + 64) + (64 * 32 + 32) + (32 * 1 + 1) + (4 * 64 * 128 + 128) + (128 * 12 + 12)
+        assert assembly.engine.num_weights == by_hand

@@ -98,6 +98,7 @@ class NetworkRecord(NamedTuple):
 ENVS: dict[str, Entry] = {
     "cartpole": Entry("hotloop.envs.cartpole:CartPole", "CartPole-v1 as a device env (4 numbers, 2 actions)"),
     "snake": Entry("hotloop.envs.snake:Snake", "Snake on a grid of 5-32 cells a side (10-23 features or an image)"),
+    "sfc": Entry("hotloop.envs.sfc:Sfc", "service function chains on 2-8 data centres (three branches, 13 actions)"),
     "gymnax:NAME": Entry("hotloop.envs.gymnax:from_gymnax", "any gymnax env with discrete actions"),
 }
 TORSOS: dict[str, TorsoRecord] = {

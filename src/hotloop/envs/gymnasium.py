@@ -166,6 +166,7 @@ IDS: dict[str, dict[str, str]] = {
     "hotloop/CartPole-v1": {"env_id": "cartpole"},
     "hotloop/Snake-v1": {"env_id": "snake"},
     **{f"hotloop/Snake{kind.title()}-v1": {"env_id": "snake", "obs": kind} for kind in snake_features.SIZES},
+    "hotloop/SFC-v1": {"env_id": "sfc"},
 }
 """Gymnasium's names; `gymnasium.make` takes the env's own options too (`grid=20`)."""
 

@@ -85,7 +85,9 @@ class GymnasiumEnv(gym.Env[Arrays, np.int64]):
             raise ValueError(f"action is {action!r}, expected one of 0 … {self.env.num_actions - 1}")
         self._key, key = jax.random.split(self._key)
         mask, self._state, obs, reward, terminated, truncated, info = self._step(self._state, jnp.int32(action), key)
-        plain = {name: np.asarray(value).item() for name, value in info.items()}
+        plain = {
+            name: np.asarray(value).item() for name, value in info.items() if not np.isnan(value)
+        }  # NaN: undefined
         return (
             jax.tree.map(np.array, obs),
             float(reward),

@@ -37,7 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotloop.envs import sfc_observation
-from hotloop.envs.device import ObsSpec
+from hotloop.envs.device import ObsTree
 from hotloop.envs.sfc_state import EACH_DC, Requests, SfcState, Survey, legal, pending_of, survey, waits
 from hotloop.envs.sfc_tables import (
     CPU,
@@ -93,7 +93,7 @@ class Sfc:
         return NUM_ACTIONS
 
     @property
-    def obs_spec(self) -> dict[str, ObsSpec]:
+    def obs_spec(self) -> ObsTree:
         """This DC, its part in each service, and what is pending of each service."""
         return sfc_observation.SPEC
 
@@ -106,7 +106,7 @@ class Sfc:
         """Draw a network, and the first requests."""
         count_key, cpu_key, place_key, arrival_key = jax.random.split(key, 4)
         count = jax.random.randint(count_key, (), FEWEST_DCS, MOST_DCS + 1) if self.dcs is None else self.dcs
-        exists = count > EACH_DC
+        exists = jnp.asarray(EACH_DC) < count
         place = jax.random.randint(place_key, (MOST_DCS, 2), 0, SQUARE_KM + 1)
         km = jnp.sqrt(jnp.sum((place[:, None] - place[None]).astype(jnp.float32) ** 2, -1))
         zero = jnp.int32(0)
@@ -215,11 +215,11 @@ class Sfc:
             stage=jnp.int32(0),
             ready=state.now * STEP_US,
             finish=jnp.int32(0),
-            where=r.where,  # already -1
-            busy=r.busy,
+            where=jnp.int8(-1),
+            busy=jnp.bool_(False),
         )
-        merged = [jnp.where(new, one, other) for one, other in zip(begun[:-2], r[:-2], strict=True)]
-        return state._replace(requests=Requests(*merged, r.where, r.busy), arrived=state.arrived + arrives)
+        requests: Requests = jax.tree.map(lambda one, other: jnp.where(new, one, other), begun, r)
+        return state._replace(requests=requests, arrived=state.arrived + arrives)
 
 
 def figures(state: SfcState) -> dict[str, jax.Array]:
@@ -271,8 +271,8 @@ def _draw(key: jax.Array, count: jax.Array) -> tuple[jax.Array, ...]:
     bits = jax.random.bits(key, (4, S, 1), jnp.uint32)
 
     def between(drawn: jax.Array, bounds: list[tuple[int, int]]) -> jax.Array:
-        low, high = np.array(bounds, np.uint32).T[..., None]
-        return (low + drawn % (high - low + 1)).astype(jnp.int32)
+        low, high = np.array(bounds, np.int32).T[..., None]
+        return (drawn % jnp.asarray(high - low + 1, jnp.uint32)).astype(jnp.int32) + jnp.asarray(low)
 
     mbps = between(bits[1], [(low // 1000, high // 1000) for low, high in (s.kbps for s in SERVICES)])
     varies = np.array([[s.kbps[0] != s.kbps[1]] for s in SERVICES])
@@ -282,10 +282,5 @@ def _draw(key: jax.Array, count: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def _no_requests(most: int) -> Requests:
-    nothing = jnp.zeros((S, most), jnp.int32)
-    return Requests(
-        nothing > 0,
-        *(nothing,) * 9,
-        where=jnp.full((V, S, most), -1, jnp.int8),
-        busy=jnp.zeros((V, S, most), bool),
-    )
+    nothing, nowhere = jnp.zeros((S, most), jnp.int32), jnp.full((V, S, most), -1, jnp.int8)
+    return Requests(nothing > 0, *(nothing,) * 9, where=nowhere, busy=nowhere > 0)

@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotloop.envs.device import ObsSpec
+from hotloop.envs.device import ObsSpec, ObsTree
 from hotloop.envs.sfc_state import SfcState, Survey, remaining_ms
 from hotloop.envs.sfc_tables import DC_CPU, DC_STORAGE, LIMIT_MS, LINK_KBPS, POSITION, S, V, places
 
 MANY_INSTANCES = 10
-SPEC = {
+SPEC: ObsTree = {
     "dc": ObsSpec((2 * V + 2,), np.float32, 0.0, 1.0),
     "dc_services": ObsSpec((S, 1 + 2 * V), np.float32, 0.0, 1.0),
     "pending": ObsSpec((S, 4 + V), np.float32, 0.0, 1.0),

@@ -75,6 +75,7 @@ class Survey(NamedTuple):
     idle: jax.Array  # (V,) instances
     room: jax.Array  # (V,) bool: one more instance could be installed
     free_cpu: jax.Array
+    free_ram: jax.Array
     free_storage: jax.Array
     can_uninstall: jax.Array  # (V,) bool
     can_allocate: jax.Array  # (V,) bool
@@ -123,6 +124,7 @@ def survey(state: SfcState) -> Survey:
         idle=idle,
         room=room,
         free_cpu=free_cpu,
+        free_ram=free_ram,
         free_storage=free_storage,
         can_uninstall=idle > 0,
         can_allocate=jnp.any(waits_for & fits, (1, 2)) & ((idle > 0) | room),
@@ -141,7 +143,7 @@ def pending_of(r: Requests) -> jax.Array:
 
 def waiting_for(state: SfcState) -> jax.Array:
     """Who waits for which function, (V, S, R): the next of its chain, once it leaves the one before in this step."""
-    return waits(state) & (state.requests.stage == _POSITION)
+    return waits(state) & (state.requests.stage == jnp.asarray(_POSITION))
 
 
 def waits(state: SfcState) -> jax.Array:
@@ -152,7 +154,7 @@ def waits(state: SfcState) -> jax.Array:
 
 def remaining_ms(state: SfcState) -> jax.Array:
     """What is left of each request's limit, (S, R)."""
-    return _LIMIT - (state.now - state.requests.arrived)
+    return state.requests.arrived - state.now + _LIMIT
 
 
 def used_kbps(r: Requests, dc: jax.Array) -> jax.Array:
@@ -161,7 +163,7 @@ def used_kbps(r: Requests, dc: jax.Array) -> jax.Array:
     coming = jnp.where(r.at == dc, r.came_from, jnp.where(r.came_from == dc, r.at, -1))
     leaving = jnp.where(r.at == dc, r.destination, jnp.where(r.destination == dc, r.at, -1))
     kbps = jnp.where(r.live, r.kbps, 0)
-    each = EACH_DC[:, None, None]
+    each = jnp.asarray(EACH_DC)[:, None, None]
     return jnp.sum(jnp.where(coming == each, kbps, 0) + jnp.where(over & (leaving == each), kbps, 0), (1, 2))
 
 

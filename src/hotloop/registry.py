@@ -105,6 +105,7 @@ ENVS: dict[str, Entry] = {
         "several agents look for gems on one grid (5 agents, 625 numbers, 4 actions)",
         has_agents=True,
     ),
+    "sfc": Entry("hotloop.envs.sfc:Sfc", "service function chains on 2-8 data centres (three branches, 13 actions)"),
     "gymnax:NAME": Entry("hotloop.envs.gymnax:from_gymnax", "any gymnax env with discrete actions"),
 }
 TORSOS: dict[str, TorsoRecord] = {

@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 from hotloop.envs import device
 from hotloop.envs.cartpole import CartPole, CartPoleState
-from hotloop.envs.device import DeviceEnv, DeviceStep, make_env, reset_all, step_all
+from hotloop.envs.device import DeviceEnv, DeviceStep, ObsSpec, ObsTree, make_env, map_obs, reset_all, step_all
 from hotloop.envs.gymnasium import IDS, GymnasiumEnv, GymnasiumVectorEnv
 from hotloop.envs.multi_agent import MultiAgentEnv
 from hotloop.errors import SpecError
@@ -53,7 +53,7 @@ class Played(NamedTuple):
     env: DeviceEnv
     reset: Any
     step: Any
-    first_obs: np.ndarray
+    first_obs: Any
     actions: np.ndarray
     transitions: DeviceStep  # leading axes STEPS, NUM_ENVS
 
@@ -94,7 +94,7 @@ def test_reset_and_step_return_what_the_contract_says(played: Played) -> None:
     assert len(after) == 6
     stepped, next_obs, reward, terminated, truncated, info = after
     for seen in (obs, next_obs):
-        assert (seen.shape, seen.dtype) == (env.obs_spec.shape, env.obs_spec.dtype)
+        assert map_obs(_kind, env.obs_spec) == jax.tree.map(_kind, seen)
     assert (reward.shape, reward.dtype) == ((), np.float32)
     for flag in (terminated, truncated):
         assert (flag.shape, flag.dtype) == ((), bool)
@@ -107,8 +107,9 @@ def test_an_env_has_actions_and_bounds_of_its_observations_shape(played: Played)
     env = played.env
     assert isinstance(env.num_actions, int)
     assert env.num_actions >= 2
-    for bound in (env.obs_spec.low, env.obs_spec.high):
-        assert np.broadcast_shapes(np.shape(bound), env.obs_spec.shape) == env.obs_spec.shape
+    for spec, _ in _parts(env.obs_spec, env.obs_spec):
+        for bound in (spec.low, spec.high):
+            assert np.broadcast_shapes(np.shape(bound), spec.shape) == spec.shape
 
 
 def test_the_same_key_and_state_give_the_same_result(played: Played) -> None:
@@ -134,27 +135,30 @@ def test_a_vector_of_envs_does_what_each_would_alone(played: Played) -> None:
 
 
 def test_observations_are_finite_and_within_their_bounds(played: Played) -> None:
-    spec, t = played.env.obs_spec, played.transitions
-    for obs in (played.first_obs, t.obs, t.final_obs):
-        assert obs.dtype == spec.dtype
-        assert np.isfinite(obs).all()
-        assert (obs >= spec.low).all()
-        assert (obs <= spec.high).all()
+    t = played.transitions
+    for whole in (played.first_obs, t.obs, t.final_obs):
+        for spec, obs in _parts(played.env.obs_spec, whole):
+            assert obs.dtype == spec.dtype
+            assert np.isfinite(obs).all()
+            assert (obs >= spec.low).all()
+            assert (obs <= spec.high).all()
     assert np.isfinite(t.reward).all()
 
 
 def test_observations_change_from_step_to_step_and_from_env_to_env(played: Played) -> None:
-    flat = played.transitions.obs.reshape(STEPS, NUM_ENVS, -1)
-    assert (flat[1:] != flat[:-1]).any()
-    assert (flat[:, 1:] != flat[:, :-1]).any()
+    for _, obs in _parts(played.env.obs_spec, played.transitions.obs):
+        flat = obs.reshape(STEPS, NUM_ENVS, -1)
+        assert (flat[1:] != flat[:-1]).any()
+        assert (flat[:, 1:] != flat[:, :-1]).any()
 
 
 def test_an_episode_goes_on_exactly_when_it_has_not_ended(played: Played) -> None:
     t = played.transitions
     done = t.terminated | t.truncated
-    np.testing.assert_array_equal(t.obs[~done], t.final_obs[~done])
-    if done.any():
-        assert (t.obs[done] != t.final_obs[done]).any()
+    for obs, final_obs in zip(jax.tree.leaves(t.obs), jax.tree.leaves(t.final_obs), strict=True):
+        np.testing.assert_array_equal(obs[~done], final_obs[~done])
+        if done.any():
+            assert (obs[done] != final_obs[done]).any()
 
 
 def test_unknown_options_are_refused(played: Played, request: pytest.FixtureRequest) -> None:
@@ -211,7 +215,7 @@ def test_gymnaxs_cartpole_through_the_adapter_is_ours() -> None:
 
 # -- behind Gymnasium's interface ---------------------------------------------------------------------
 
-COMPILED_ABOVE = ("hotloop/CartPole-v1", "hotloop/Snake-v1", "hotloop/SnakeGrid-v1")
+COMPILED_ABOVE = ("hotloop/CartPole-v1", "hotloop/Snake-v1", "hotloop/SnakeGrid-v1", "hotloop/SFC-v1")
 
 
 @pytest.mark.filterwarnings("ignore:.*A Box observation space m.*")  # speeds have no bound
@@ -287,6 +291,13 @@ def _compiled_before(env_id: str, options: dict[str, Any]) -> DeviceEnv:
     """What `make_env` makes; of equal envs the one under test above, whose functions are compiled already."""
     env = make_env(env_id, options)
     return next((same for case in (*CASES, *SECOND_CASES) if (same := played_by(case).env) == env), env)
+
+
+def _parts(spec: ObsTree, whole: Any) -> list[tuple[ObsSpec, Any]]:
+    """Each array of an observation with what is said of it."""
+    parts: list[tuple[ObsSpec, Any]] = []
+    map_obs(lambda *part: parts.append(part), spec, whole)
+    return parts
 
 
 def _kind(leaf: Any) -> tuple[Any, Any]:

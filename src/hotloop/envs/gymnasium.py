@@ -85,7 +85,9 @@ class GymnasiumEnv(gym.Env[Arrays, np.int64]):
             raise ValueError(f"action is {action!r}, expected one of 0 … {self.env.num_actions - 1}")
         self._key, key = jax.random.split(self._key)
         mask, self._state, obs, reward, terminated, truncated, info = self._step(self._state, jnp.int32(action), key)
-        plain = {name: np.asarray(value).item() for name, value in info.items()}
+        plain = {
+            name: np.asarray(value).item() for name, value in info.items() if not np.isnan(value)
+        }  # NaN: undefined
         return (
             jax.tree.map(np.array, obs),
             float(reward),
@@ -166,6 +168,7 @@ IDS: dict[str, dict[str, str]] = {
     "hotloop/CartPole-v1": {"env_id": "cartpole"},
     "hotloop/Snake-v1": {"env_id": "snake"},
     **{f"hotloop/Snake{kind.title()}-v1": {"env_id": "snake", "obs": kind} for kind in snake_features.SIZES},
+    "hotloop/SFC-v1": {"env_id": "sfc"},
 }
 """Gymnasium's names; `gymnasium.make` takes the env's own options too (`grid=20`)."""
 

@@ -112,7 +112,7 @@ def test_a_file_that_names_a_module_of_the_folder_is_trained_evaluated_and_resum
     assert _hotloop(here, "train", "mine.yaml", "--out", "run", "--json").json["env_steps"] == 600
     spec = yaml.safe_load((here / "run" / "spec.yaml").read_text())
     assert spec["plugins"] == ["own_kinds"]
-    assert spec["network"]["head"] == {"kind": "two_hot", "dueling": True, "hidden": [], "noise": None} | {
+    assert spec["network"]["head"] == {"kind": "two_hot", "dueling": True, "hidden": [], "trunk": [], "noise": None} | {
         "bins": 7,
         "low": -10.0,
         "high": 10.0,

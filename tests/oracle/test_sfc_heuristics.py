@@ -1,18 +1,19 @@
 """Policies for service function chains: legal, as they are described, and better than chance; and the picture."""
 
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from naive_sfc import VNFS, WAIT
+from naive_sfc import WAIT
 
 from hotloop.envs.sfc import Sfc
 from hotloop.envs.sfc_heuristics import POLICIES, play
 from hotloop.envs.sfc_state import SfcState, Survey, survey
-from hotloop.envs.sfc_tables import CPU
+from hotloop.envs.sfc_tables import CPU, RAM
 
 pytestmark = pytest.mark.less_optimised
 
@@ -47,37 +48,60 @@ def test_random_legal_takes_all_that_is_legal() -> None:
     assert 0.4 < share < 0.6
 
 
+def candidates(name: str) -> list[tuple[tuple[int, int], dict[int, int]]]:
+    """Each decision, and how much the best request for each function counts: by the description, one by one."""
+    state, here, _, action, _ = played(name)
+    limits = np.array([80, 10, 100, 100, 5, 8])
+    found = []
+    for t, i in np.ndindex(action.shape):
+        best: dict[int, int] = {}
+        r = state.requests
+        for v, s, k in np.argwhere(here.waits_for[t, i] & here.fits[t, i]):
+            at = r.at[t, i, s, k]
+            if name == "greedy" and at != state.dc[t, i] and could_serve(state, t, i, at, v):
+                continue
+            left = limits[s] - (state.now[t, i] - r.arrived[t, i, s, k])
+            score = int(1000 - left if name == "greedy" else here.rank[t, i, s, k])
+            best[int(v)] = max(best.get(int(v), 0), score)
+        found.append(((t, i), best))
+    return found
+
+
+def could_serve(state: SfcState, t: int, i: int, dc: int, v: int) -> bool:
+    installed = state.installed[t, i, dc]
+    busy = ((state.requests.where[t, i, v] == dc) & state.requests.busy[t, i, v]).sum()
+    has_room = CPU[v] <= state.cpu[t, i, dc] - (installed * CPU).sum() and RAM[v] <= 256 - (installed * RAM).sum()
+    return bool(installed[v] > busy or has_room)
+
+
 @pytest.mark.parametrize("name", ["greedy", "priority"])
 def test_the_function_allocated_is_that_of_the_first_request_that_can_be_served(name: str) -> None:
-    state, here, mask, action, _ = played(name)
-    limits = np.array([80, 10, 100, 100, 5, 8])
-    checked = 0
-    for t, i in np.argwhere((action >= 6) & (action < WAIT)):
-        best = {}
-        for v in range(len(VNFS)):
-            those = np.argwhere(here.waits_for[t, i, v] & here.fits[t, i])
-            if mask[t, i, 6 + v] and len(those):
-                left = [limits[s] - (state.now[t, i] - state.requests.arrived[t, i, s, k]) for s, k in those]
-                ranks = [here.rank[t, i, s, k] for s, k in those]
-                best[v] = -min(left) if name == "greedy" else max(ranks)
-        assert best[action[t, i] - 6] == max(best.values())
-        checked += len(best) > 1
-    assert checked > 20, "there was mostly nothing to choose from"
+    _, _, mask, action, _ = played(name)
+    choices = waits = 0
+    for at, best in candidates(name):
+        served = {v: score for v, score in best.items() if mask[at][6 + v]}
+        if 6 <= action[at] < WAIT:
+            assert served[action[at] - 6] == max(served.values())
+            choices += len(served) > 1
+        elif action[at] == WAIT:
+            assert not served, "it waits, though it could serve"
+            waits += 1
+    assert choices > 20, "there was mostly nothing to choose from"
+    assert waits > 20
 
 
 @pytest.mark.parametrize("name", ["greedy", "priority"])
-def test_it_never_waits_while_it_could_serve_and_uninstalls_only_to_make_room(name: str) -> None:
-    _, here, mask, action, _ = played(name)
-    could = mask[..., 6:WAIT].any(-1)
-    assert not (could & (action == WAIT)).any()
-    uninstalls = action < 6
-    fitting = (here.waits_for & here.fits[:, :, None]).any((-1, -2))
-    useless = here.idle * ~fitting
-    for t, i in np.argwhere(uninstalls):
-        assert useless[t, i, action[t, i]] > 0, "somebody here could have used it"
-        room = here.free_cpu[t, i] + (useless[t, i] * CPU).sum()
-        assert any(fitting[t, i, v] and CPU[v] <= room for v in range(6))
-    assert uninstalls.any()
+def test_it_uninstalls_only_what_it_has_no_use_for_and_only_if_that_makes_room(name: str) -> None:
+    _, here, _, action, _ = played(name)
+    uninstalls = 0
+    for at, best in candidates(name):
+        if action[at] < 6:
+            useless = np.array([0 if v in best else here.idle[at][v] for v in range(6)])
+            assert useless[action[at]] > 0, "somebody here could have used it"
+            room = here.free_cpu[at] + (useless * CPU).sum()
+            assert any(CPU[v] <= room for v in best)
+            uninstalls += 1
+    assert uninstalls > 0
 
 
 def test_playing_counts_each_episode_once_and_greedy_beats_chance() -> None:
@@ -96,7 +120,7 @@ def test_playing_counts_each_episode_once_and_greedy_beats_chance() -> None:
 
 def test_the_picture_shows_where_the_agent_is_and_changes_with_time() -> None:
     state, _, _, _, _ = played("greedy")
-    first, later = (ENV.render(jax.tree.map(lambda leaf: leaf[t, 0], state)) for t in (0, 250))
+    first, later = (ENV.render(jax.tree.map(itemgetter((t, 0)), state)) for t in (0, 250))
     assert first.mode == "RGB"
     assert first.size == later.size == (752, 520)
     assert (np.asarray(first) != np.asarray(later)).mean() > 0.01

@@ -32,7 +32,7 @@ CASES = [
     Case(Sfc(dcs=4, steps=12, actions_per_step=7, arrival_every=2), 200),
     Case(Sfc(dcs=8, steps=5, actions_per_step=40, full_steps=True), 300),
 ]
-HEAVY = [Case(Sfc(dcs=dcs), 3000) for dcs in (2, 3, 6, 8)]
+HEAVY = [Case(Sfc(dcs=dcs, steps=110), 1200) for dcs in (3, 6, 8)]
 STYLES = ("careless", "legal", "allocates", "makes room")
 PARAMS = [*CASES, *(pytest.param(case, marks=pytest.mark.heavy) for case in HEAVY)]
 

@@ -20,7 +20,7 @@ test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
 
 bench: $(VENV)/.test
-	for name in update qloss slm_lab train iteration startup family learning flood env snake treasure sum_tree replay pixels; do $(BIN)/hotloop bench $$name || exit 1; done
+	for name in update qloss slm_lab train iteration startup family learning flood env snake treasure sfc sum_tree replay pixels; do $(BIN)/hotloop bench $$name || exit 1; done
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

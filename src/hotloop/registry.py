@@ -230,6 +230,9 @@ BENCHES: Mapping[str, Entry] = {
     "treasure": Entry(
         "hotloop.bench.treasure:run", "five agents hunting treasure, against one after the other in PyTorch"
     ),
+    "sfc": Entry(
+        "hotloop.bench.sfc:run", "service function chains: a gradient step, decisions, the time of 50 of them"
+    ),
     "pixels": Entry("hotloop.bench.pixels:run", "Pong by each pipeline and by SB3; acting against the bare emulators"),
     "replay": Entry("hotloop.bench.replay:run", "what priorities and stacks of single frames cost, and save"),
     "sum_tree": Entry("hotloop.bench.sum_tree:run", "draws and updates of prioritised replay against a tree in Python"),

@@ -1,0 +1,74 @@
+"""Does it place more service chains than the heuristics? Three seeds of `sfc`, on 2, 4, 6 and 8 data centres.
+
+Every policy plays the same episodes. Acceptance, by service too, delay and CPU use are means over them.
+"""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from hotloop.bench.measure import Result, Row, machine
+from hotloop.plain import Json
+from hotloop.progress import Reporter
+from hotloop.runs import statistics
+
+FIRST_SEED, SEEDS, EPISODES = 100, 3, 64
+DCS = (2, 4, 6, 8)
+
+
+def run(reporter: Reporter) -> Result:
+    """Train, then play all policies."""
+    import hotloop
+    from hotloop.api import load_with
+
+    result = Result("sfc_learning", {**machine(), "seeds": f"{FIRST_SEED} to {FIRST_SEED + SEEDS - 1}"})
+    with tempfile.TemporaryDirectory(prefix="hotloop-bench-") as folder:
+        with reporter.busy(f"training {SEEDS} seeds of sfc"):
+            done = hotloop.train("sfc", out=Path(folder) / "run", seed=FIRST_SEED, seeds=SEEDS)
+        for dcs in DCS:
+            with reporter.busy(f"playing {EPISODES} episodes on {dcs} DCs"):
+                heuristics = played_by_heuristics(dcs)
+                agents = [
+                    load_with(done, {"env.options": {"dcs": dcs}}, which=f"seed-{seed}").evaluate(EPISODES, seed=dcs)
+                    for seed in done.seeds
+                ]
+            greedy = heuristics["greedy"]["acceptance_mean"]
+            for name, figures in heuristics.items():
+                result.rows.append(_row(f"{dcs} DCs/{name}", figures, greedy))
+            each = np.array([one["acceptance_mean"] for one in agents])
+            means = {name: float(np.mean([one[name] for one in agents])) for name in agents[0]}
+            row = _row(f"{dcs} DCs/sfc (DQN)", means, greedy)
+            found = statistics.estimate(each)
+            row.note = f"{SEEDS} seeds: {', '.join(f'{one:.3f}' for one in each)}; {found.low:.3f}–{found.high:.3f}"
+            result.rows.append(row)
+    result.settings["training"] = f"{done.env_steps:,} env steps each, {done.seconds:.0f} s for all"
+    return result
+
+
+def played_by_heuristics(dcs: int) -> dict[str, dict[str, float]]:
+    """The figures of each heuristic, under the names that an evaluation has."""
+    import jax
+
+    from hotloop.envs.sfc import Sfc
+    from hotloop.envs.sfc_heuristics import POLICIES, play
+
+    found = {}
+    for name, policy in POLICIES.items():
+        played = jax.jit(lambda key, policy=policy: play(Sfc(dcs=dcs), policy, EPISODES, key))(jax.random.key(dcs))
+        figures = {f"{key}_mean": float(np.nanmean(values)) for key, values in played.figures.items()}
+        found[name] = {"return_mean": float(np.mean(played.episode_return)), **figures}
+    return found
+
+
+def _row(case: str, figures: dict[str, float], greedy: float) -> Row:
+    columns: dict[str, Json] = {"against greedy": f"{figures['acceptance_mean'] / greedy - 1:+.1%}"}
+    columns |= {
+        name.removeprefix("acceptance_").removesuffix("_mean"): round(value, 3)
+        for name, value in figures.items()
+        if name.startswith("acceptance_") and name != "acceptance_mean"
+    }
+    columns["delay ms"] = round(figures["delay_ms_mean"], 1)
+    columns["CPU use"] = round(figures["cpu_use_mean"], 2)
+    columns["return"] = round(figures["return_mean"])
+    return Row(case, figures["acceptance_mean"], "acceptance", columns=columns)

@@ -230,6 +230,13 @@ BENCHES: Mapping[str, Entry] = {
     "treasure": Entry(
         "hotloop.bench.treasure:run", "five agents hunting treasure, against one after the other in PyTorch"
     ),
+    "treasure_learning": Entry(
+        "hotloop.bench.treasure_learning:run", "three seeds of treasure beside scripted players: gems"
+    ),
+    "sfc_learning": Entry("hotloop.bench.sfc_learning:run", "three seeds of sfc beside heuristics on 2-8 data centres"),
+    "sfc_variants": Entry(
+        "hotloop.bench.sfc_variants:run", "training every 1 to 100 actions, batch 16, a rarer target: what each learns"
+    ),
     "sfc": Entry(
         "hotloop.bench.sfc:run", "service function chains: a gradient step, decisions, the time of 50 of them"
     ),

@@ -21,8 +21,8 @@ NEW_EPOCHS = 10_000
 def run(reporter: Reporter) -> Result:
     """Train, then play all."""
     import hotloop
-    from hotloop.envs.treasure import Treasure
     from hotloop.envs import treasure_scripts as scripts
+    from hotloop.envs.treasure import Treasure
 
     env = Treasure()
     result = Result("treasure_learning", {**machine(), "seeds": f"{FIRST_SEED} to {FIRST_SEED + SEEDS - 1}"})

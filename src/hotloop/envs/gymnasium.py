@@ -63,7 +63,7 @@ class GymnasiumEnv(gym.Env[Arrays, np.int64]):
         self.env, self.render_mode = env, render_mode
         if isinstance(env, Drawable):
             self.metadata = {"render_modes": ["rgb_array"], "render_fps": env.render_fps}
-        self.observation_space, self.action_space = _spaces(env)
+        self.observation_space, self.action_space = spaces_as_gymnasium(env)
 
         def with_mask(state: State, *rest: Tree[jax.Array]) -> tuple[jax.Array | None, *tuple[State, ...]]:
             return env.action_mask(state) if isinstance(env, Masked) else None, state, *rest
@@ -109,7 +109,7 @@ class GymnasiumVectorEnv(VectorEnv[Arrays, np.ndarray, np.ndarray]):
     def __init__(self, env: DeviceEnv, num_envs: int) -> None:
         self.env, self.num_envs = env, num_envs
         self.metadata = {**self.metadata, "render_modes": ["rgb_array"] if isinstance(env, Drawable) else []}
-        self.single_observation_space, self.single_action_space = _spaces(env)
+        self.single_observation_space, self.single_action_space = spaces_as_gymnasium(env)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         masked = isinstance(env, Masked)
@@ -183,7 +183,8 @@ def _mask_info(mask: jax.Array | None) -> Info:
     return {} if mask is None else {"action_mask": np.array(mask, np.int8)}
 
 
-def _spaces(env: DeviceEnv) -> "tuple[Space, gym.spaces.Discrete[np.int64]]":
+def spaces_as_gymnasium(env: DeviceEnv) -> "tuple[Space, gym.spaces.Discrete[np.int64]]":
+    """The spaces of one agent's observations and actions."""
     return _space(env.obs_spec), gym.spaces.Discrete(env.num_actions)
 
 

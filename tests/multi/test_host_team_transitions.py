@@ -183,11 +183,14 @@ def _silent(env):
     ],
 )
 def test_what_an_env_does_wrong_is_said_with_the_agents_name(wrong, kind, line):
-    envs = _watched(wrong)
     with pytest.raises(kind, match=line):
-        envs.reset(0)
-        for _ in range(5):
-            envs.step([np.zeros(1, np.int32)] * len(envs.spaces.names))
+        _play(_watched(wrong))
+
+
+def _play(envs):
+    envs.reset(0)
+    for _ in range(5):
+        envs.step([np.zeros(1, np.int32)] * len(envs.spaces.names))
 
 
 def test_metrics_count_the_episodes_of_each_agent_with_its_own_lengths():

@@ -53,12 +53,10 @@ def _watch(team: TeamEnvs) -> list[Finding]:
         ended += int(step.ended[0])
         left |= not all(each.valid[0] for each in step.by_agent)
     found = [Finding("note", "agents come or go while others go on; each learns from its own turns")] if left else []
+    ending = Finding("ok", f"{ended} episodes ended in {STEPS} random turns")
     if not ended:
-        return [
-            *found,
-            Finding("note", f"no episode ended for all agents in {STEPS} random turns; give it a time limit"),
-        ]
-    return [*found, Finding("ok", f"{ended} episodes ended in {STEPS} random turns")]
+        ending = Finding("note", f"no episode ended for all agents in {STEPS} random turns; give it a time limit")
+    return [*found, ending]
 
 
 def _trace(team: TeamEnvs) -> list[bytes]:

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium.spaces import Discrete
 
 from hotloop.envs.device import DeviceEnv, Drawable, State, reset_all, step_all
 from hotloop.envs.device_contract import require_contract
-from hotloop.envs.gymnasium import spaces_as_gymnasium
+from hotloop.envs.gymnasium import space_of
 from hotloop.envs.host_spaces import spaces_of
 from hotloop.envs.multi_agent import MultiAgentEnv
 from hotloop.envs.team import TeamArrays, TeamSpaces, TeamStep
@@ -28,7 +29,7 @@ class DeviceTeam:
             raise SpecError(f"{type(env).__name__} has no num_agents and agent_names; one agent acts in it")
         self.env, self.num_envs, self.info_keys, self.goes_on = env, num_envs, info_keys, False
         draws = isinstance(env, Drawable)
-        one = spaces_of(*spaces_as_gymnasium(env), draws=draws)
+        one = spaces_of(space_of(env.obs_spec), Discrete(env.num_actions), draws=draws)
         self.spaces = TeamSpaces(tuple(env.agent_names), (one,) * env.num_agents, draws)
         self.fps: object = env.render_fps if isinstance(env, Drawable) else None
         self.obs: list[Arrays] = []

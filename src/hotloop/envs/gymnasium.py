@@ -63,7 +63,7 @@ class GymnasiumEnv(gym.Env[Arrays, np.int64]):
         self.env, self.render_mode = env, render_mode
         if isinstance(env, Drawable):
             self.metadata = {"render_modes": ["rgb_array"], "render_fps": env.render_fps}
-        self.observation_space, self.action_space = spaces_as_gymnasium(env)
+        self.observation_space, self.action_space = _spaces(env)
 
         def with_mask(state: State, *rest: Tree[jax.Array]) -> tuple[jax.Array | None, *tuple[State, ...]]:
             return env.action_mask(state) if isinstance(env, Masked) else None, state, *rest
@@ -109,7 +109,7 @@ class GymnasiumVectorEnv(VectorEnv[Arrays, np.ndarray, np.ndarray]):
     def __init__(self, env: DeviceEnv, num_envs: int) -> None:
         self.env, self.num_envs = env, num_envs
         self.metadata = {**self.metadata, "render_modes": ["rgb_array"] if isinstance(env, Drawable) else []}
-        self.single_observation_space, self.single_action_space = spaces_as_gymnasium(env)
+        self.single_observation_space, self.single_action_space = _spaces(env)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         masked = isinstance(env, Masked)
@@ -183,14 +183,14 @@ def _mask_info(mask: jax.Array | None) -> Info:
     return {} if mask is None else {"action_mask": np.array(mask, np.int8)}
 
 
-def spaces_as_gymnasium(env: DeviceEnv) -> "tuple[Space, gym.spaces.Discrete[np.int64]]":
-    """The spaces of one agent's observations and actions."""
-    return _space(env.obs_spec), gym.spaces.Discrete(env.num_actions)
+def _spaces(env: DeviceEnv) -> "tuple[Space, gym.spaces.Discrete[np.int64]]":
+    return space_of(env.obs_spec), gym.spaces.Discrete(env.num_actions)
 
 
-def _space(spec: ObsTree) -> Space:
+def space_of(spec: ObsTree) -> Space:
+    """Gymnasium's space for observations of a device env."""
     if isinstance(spec, ObsSpec):
         return gym.spaces.Box(spec.low, spec.high, spec.shape, spec.dtype)  # type: ignore[arg-type]  # more than it says
     if isinstance(spec, dict):
-        return gym.spaces.Dict({name: _space(part) for name, part in spec.items()})
-    return gym.spaces.Tuple([_space(part) for part in spec])
+        return gym.spaces.Dict({name: space_of(part) for name, part in spec.items()})
+    return gym.spaces.Tuple([space_of(part) for part in spec])

@@ -15,6 +15,8 @@ from hotloop.envs.naming import env_from_outside, split_id
 from hotloop.errors import SpecError
 from hotloop.spec.reading import load_spec
 
+pytestmark = pytest.mark.less_optimised
+
 HERE = Path(__file__).parent
 MODULE = "pettingzoo:parallel_envs"
 

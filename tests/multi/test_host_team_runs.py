@@ -93,7 +93,7 @@ def begun(factory=parallel_env, seed=0, **more):
 
 
 @pytest.mark.as_users_compile
-@pytest.mark.parametrize("weights", ["own", "shared"])
+@pytest.mark.parametrize("weights", ["shared", pytest.param("own", marks=pytest.mark.heavy)])
 def test_envs_that_can_be_saved_go_on_to_the_same_bits(weights):
     replay = {"replay": {**SPEC["replay"], "n_step": 2, "sampling": {"kind": "prioritized"}}}
     more = {**replay, "agents": {"weights": weights}}
@@ -126,6 +126,26 @@ def test_envs_that_cannot_be_saved_begin_new_episodes_and_it_is_said():
     assert before.episodes.tolist() == session.read().episodes.tolist()
     other.advance(10)
     assert (other.read().updates > before.updates).all()
+
+
+def test_a_checkpoint_without_replays_goes_on_with_empty_ones():
+    session = begun()
+    session.advance(63)
+    kept = {name: np.array(array) for name, array in session.arrays().items() if "/replay/" not in name}
+    other = begun(seed=2)
+    assert len(other.restore(kept)) == 2, "running episodes, and the replays"
+    at = other.read()
+    other.advance(SPEC["replay"]["start"] // 4 - 1)
+    assert (other.read().updates == at.updates).all()
+    other.advance(10)
+    assert (other.read().updates > at.updates).all()
+
+
+def test_agents_of_several_shapes_learn_eagerly_with_torch_and_it_is_said():
+    with Assembly(parse_spec({**SPEC, "engine": "torch"}), Own(env=parallel_env)) as assembly:
+        assert assembly.spec.torch.mode == "eager"
+        assert assembly.notices == ["torch.mode: eager, as the agents' networks are of several shapes"]
+        assert len(set(map(id, assembly.engines))) == 2
 
 
 def test_a_checkpoint_of_another_number_of_agents_is_refused():

@@ -172,6 +172,16 @@ def _silent(env):
     env.step = lambda actions: (step(actions)[0], {}, {}, {}, {})
 
 
+def _wordy(env):
+    step = env.step
+
+    def wordy(actions):
+        obs, rewards, *rest = step(actions)
+        return obs, dict.fromkeys(rewards, "plenty"), *rest
+
+    env.step = wordy
+
+
 @pytest.mark.parametrize(
     ("wrong", "kind", "line"),
     [
@@ -179,6 +189,7 @@ def _silent(env):
         (_lose_an_agent, EnvFailed, "has ann no more among its agents, which it neither terminated nor truncated"),
         (_unknown, EnvFailed, "has an agent 'cid', which its possible_agents do not name"),
         (_misfit, EnvFailed, r"agent .* gave an observation of shape \(4,\), its space says \(5,\)"),
+        (_wordy, EnvFailed, "env 0 gave ann a reward that is plenty, expected a number"),
         (_silent, EnvFailed, "gave no reward of .*, which had acted"),
     ],
 )

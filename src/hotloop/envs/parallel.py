@@ -49,7 +49,7 @@ class ParallelTeam:
         except BaseException:
             self.close()  # those that could be made
             raise
-        self.fps = self._games[0].env.metadata.get("render_fps")
+        self.fps: object = _metadata(self._games[0].env).get("render_fps")
         self.obs: list[Arrays] = []
 
     def reset(self, seed: int) -> list[Arrays]:
@@ -159,7 +159,7 @@ class ParallelTeam:
         first: dict[int, Raw] = {}  # observations with which an episode of this agent begins
         for i, (turn, game) in enumerate(zip(turns, self._games, strict=True)):
             if turn is not None and name in turn.acted:
-                valid[i], reward[i] = True, turn.reward[name]
+                valid[i], reward[i] = True, _reward(turn.reward[name], f"env {i} gave {name}")
                 terminated[i], truncated[i] = bool(turn.terminated[name]), bool(turn.truncated[name])
                 for key in self.info_keys:
                     info[key][i] = _figure(key, turn.infos.get(name, {}), name, needed=terminated[i] or truncated[i])
@@ -204,9 +204,14 @@ class ParallelTeam:
     # -- saving ----------------------------------------------------------------------------------------
 
     def arrays(self) -> TeamArrays:
-        """All of the envs' state if they offer it (`get_state`, `set_state`, as in `envs/host.py`), else nothing."""
-        parts = [game.env.unwrapped for game in self._games]
+        """All of the envs' state if they offer it (`get_state`, `set_state`, as in `envs/host.py`), else nothing.
+
+        A wrapper around them may have a state that nobody can save.
+        """
+        parts = [game.env for game in self._games]
         if not all(callable(getattr(part, name, None)) for part in parts for name in ("get_state", "set_state")):
+            return {}
+        if any(part is not part.unwrapped for part in parts):
             return {}
         states = {str(i): tree_map(np.asarray, part.get_state()) for i, part in enumerate(parts)}
         if not all(leaf.dtype.kind in "biuf" for leaf in leaves(states)):
@@ -220,7 +225,7 @@ class ParallelTeam:
         self.goes_on = "state" in arrays
         if self.goes_on:
             for i, game in enumerate(self._games):
-                game.env.unwrapped.set_state(arrays["state"][str(i)])
+                game.env.set_state(arrays["state"][str(i)])
                 game.acting, left = (
                     [name for name, is_one in zip(self.spaces.names, which[i], strict=True) if is_one]
                     for which in (arrays["acting"], arrays["left"])
@@ -333,7 +338,7 @@ def _spaces(env: Raw, observe: tuple[str, ...]) -> TeamSpaces:
     names = tuple(env.possible_agents)
     if not names or not all(isinstance(name, str) for name in names):
         raise SpecError(f"the env's possible_agents are {list(names)!r}, expected names of at least one agent")
-    draws = "rgb_array" in (env.metadata.get("render_modes") or ())
+    draws = "rgb_array" in (_metadata(env).get("render_modes") or ())
     each = []
     for name in names:
         try:
@@ -345,6 +350,10 @@ def _spaces(env: Raw, observe: tuple[str, ...]) -> TeamSpaces:
     return TeamSpaces(names, tuple(each), draws)
 
 
+def _metadata(env: Raw) -> Mapping[str, Raw]:
+    return getattr(env, "metadata", None) or {}  # PettingZoo asks for them, and gives no default
+
+
 def _stacked(space: Space, given: list[Raw]) -> Raw:
     if isinstance(space, gym_spaces.Box):
         return np.stack([np.asarray(one) for one in given])
@@ -354,6 +363,13 @@ def _stacked(space: Space, given: list[Raw]) -> Raw:
 def _refuse_misfits(spaces: HostSpaces, given: list[Raw], places: list[int], name: str) -> None:
     for place, one in zip(places, given, strict=True):
         refuse_misfit(spaces.observation, one, f"env {place}, agent {name},")
+
+
+def _reward(given: Raw, whose: str) -> float:
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        raise EnvFailed(f"{whose} a reward that is {str(given)[:40]}, expected a number") from None
 
 
 def _figure(key: str, info: Mapping[str, Raw], name: str, *, needed: bool) -> float:

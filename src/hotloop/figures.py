@@ -148,7 +148,10 @@ def result_in_turn(turns: Sequence[Turn], members: Members, stop: Stop, seconds:
     }
     evaluations = [turn.evaluation for turn in turns if turn.evaluation is not None]
     if len(evaluations) == len(members):
-        summaries = [{name: number(each, name) for name in each if name != "env_steps"} for each in evaluations]
+        summaries = [
+            {name: value for name, value in each.items() if name != "env_steps" and isinstance(value, int | float)}
+            for each in evaluations
+        ]
         together = statistics.together(summaries, members)
         result |= {name: together[name] for name in ("return_iqm", "return_interval", members.by)}
     return result

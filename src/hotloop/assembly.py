@@ -306,8 +306,9 @@ class Player:
         kind = "a device env" if self.on_device else "a Gymnasium env, stepped on the host"
         if not self.on_device and registry.is_device_env(spec.env.id):
             kind = f"a device env, which engine {spec.engine} steps from the host"
-        elif not self.on_device and spec.agents is not None:
-            kind = "one with several agents, stepped on the host"
+        elif spec.agents is not None:
+            where = "in a program on the device" if self.on_device else "on the host"
+            kind = f"one with several agents, stepped {where}"
         fitting = [name for name in PIPELINES if self._serves(name)]
         if wanted not in ("auto", *fitting):
             raise SpecError(

@@ -89,7 +89,7 @@ def test_an_instance_is_refused_in_favour_of_a_factory():
 
 
 def test_without_pettingzoo_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr("hotloop.envs.parallel.find_spec", lambda name: None)
+    monkeypatch.setattr("hotloop.envs.parallel_making.find_spec", lambda name: None)
     with pytest.raises(SpecError, match=r"needs the package pettingzoo; pip install 'hotloop\[multi\]'"):
         hotloop.train({}, env=MODULE, out=None)
 

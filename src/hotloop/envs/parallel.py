@@ -5,31 +5,22 @@ for all of its agents, and the other envs go on.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from importlib import import_module
-from importlib.util import find_spec
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from gymnasium import spaces as gym_spaces
+from gymnasium.spaces import Box
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from hotloop import plugins
-from hotloop.envs.gym_types import Options, Raw, Space
-from hotloop.envs.host_recording import quieten_pygame
+from hotloop.envs.gym_types import Raw, Space
 from hotloop.envs.host_spaces import HostSpaces, spaces_of
 from hotloop.envs.misfits import refuse_misfit
-from hotloop.envs.naming import split_id
-from hotloop.envs.own import OwnEnvId, is_parallel_env
+from hotloop.envs.parallel_game import Game, Turn
+from hotloop.envs.parallel_making import Make
 from hotloop.envs.serial import FAILURES_IN_A_ROW
 from hotloop.envs.team import TeamArrays, TeamSpaces, TeamStep
 from hotloop.errors import EnvFailed, NotFinite, SpecError, said
 from hotloop.experience import VectorStep
 from hotloop.trees import Arrays, leaves, tree_map, zeros_of
-
-Make = Callable[[], Raw]
-"""Makes a ParallelEnv."""
 
 
 class ParallelTeam:
@@ -39,12 +30,12 @@ class ParallelTeam:
         self, make: Make, num_envs: int, info_keys: tuple[str, ...] = (), observe: tuple[str, ...] = ()
     ) -> None:
         self._make, self.num_envs, self.info_keys = make, num_envs, info_keys
-        self._games: list[_Game] = []
+        self._games: list[Game] = []
         self.failures, self.last_failure, self._seed, self.goes_on = 0, "", 0, False
         self._in_a_row, self._is_closed = np.zeros(num_envs, np.int64), False
         try:
             for _ in range(num_envs):
-                self._games.append(_Game(make()))
+                self._games.append(Game(make()))
             self.spaces = _spaces(self._games[0].env, observe)
         except BaseException:
             self.close()  # those that could be made
@@ -115,7 +106,7 @@ class ParallelTeam:
             return
         self._games[i].begun(given, f"env {i}", self.spaces.names)
 
-    def _turn(self, i: int, actions: dict[str, Raw]) -> "_Turn | None":
+    def _turn(self, i: int, actions: dict[str, Raw]) -> Turn | None:
         """What one env returned; None if it raised and was built anew."""
         game = self._games[i]
         try:
@@ -139,7 +130,7 @@ class ParallelTeam:
             self._games[i].env.close()
         seed = int(np.random.SeedSequence([self._seed, i, self.failures]).generate_state(1)[0]) % 2**31
         try:
-            self._games[i] = _Game(self._make())
+            self._games[i] = Game(self._make())
         except Exception as again:
             self._rebuild(i, again)
             return
@@ -147,12 +138,12 @@ class ParallelTeam:
 
     # -- one agent -------------------------------------------------------------------------------------
 
-    def _reached(self, agent: int, turns: Sequence["_Turn | None"]) -> Arrays:
+    def _reached(self, agent: int, turns: Sequence[Turn | None]) -> Arrays:
         """The states that one agent's actions led to."""
         name = self.spaces.names[agent]
         return self._rows(agent, {i: t.obs[name] for i, t in enumerate(turns) if t is not None and name in t.acted})
 
-    def _step_of(self, agent: int, chosen_N: np.ndarray, turns: Sequence["_Turn | None"], final: Arrays) -> VectorStep:
+    def _step_of(self, agent: int, chosen_N: np.ndarray, turns: Sequence[Turn | None], final: Arrays) -> VectorStep:
         name, count = self.spaces.names[agent], self.num_envs
         reward, info = np.zeros(count, np.float32), {key: np.full(count, np.nan) for key in self.info_keys}
         valid, terminated, truncated, began = (np.zeros(count, bool) for _ in range(4))
@@ -234,106 +225,6 @@ class ParallelTeam:
         return self.goes_on
 
 
-class _Turn(NamedTuple):
-    """What an env returned, by the agents that had acted."""
-
-    acted: list[str]
-    obs: Mapping[str, Raw]
-    reward: Mapping[str, Raw]
-    terminated: Mapping[str, Raw]
-    truncated: Mapping[str, Raw]
-    infos: Mapping[str, Raw]
-
-
-class _Game:
-    """One ParallelEnv: who acts in its running episode, who is gone, and what was last seen."""
-
-    def __init__(self, env: Raw) -> None:
-        self.env, self.acting, self.left = env, list[str](), set[str]()
-        self.joined: list[str] = []  # those of `acting` that have not acted yet in this episode
-        self.seen: Mapping[str, Raw] = {}
-
-    def begun(self, given: Raw, whose: str, known: tuple[str, ...]) -> None:
-        """Take in what a reset returned."""
-        if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], Mapping)):
-            raise EnvFailed(f"{whose}: reset() must return (observations, infos), dicts by agent")
-        self.seen, self.acting, self.joined, self.left = given[0], [], [], set()
-        self._join(whose, known)
-        if not self.acting:
-            raise EnvFailed(f"{whose} began an episode without agents: its agents are empty after reset()")
-
-    def moved(self, given: Raw, whose: str, known: tuple[str, ...]) -> _Turn:
-        """Take in what a step returned."""
-        if not (isinstance(given, tuple) and len(given) == 5 and all(isinstance(part, Mapping) for part in given)):
-            raise EnvFailed(
-                f"{whose}: step() must return (observations, rewards, terminations, truncations, infos), dicts by agent"
-            )
-        turn = _Turn(self.acting, *given)
-        for what, by_agent in zip(("observation", "reward", "termination", "truncation"), given, strict=False):
-            if missing := [name for name in self.acting if name not in by_agent]:
-                raise EnvFailed(f"{whose} gave no {what} of {missing[0]}, which had acted")
-        gone = [name for name in self.acting if turn.terminated[name] or turn.truncated[name]]
-        self.seen, self.left = turn.obs, self.left.union(gone)
-        self.acting, here = [name for name in self.acting if name not in gone], set(self.env.agents)
-        if vanished := [name for name in self.acting if name not in here]:
-            raise EnvFailed(
-                f"{whose} has {vanished[0]} no more among its agents, which it neither terminated nor truncated"
-            )
-        self._join(whose, known)
-        return turn
-
-    def _join(self, whose: str, known: tuple[str, ...]) -> None:
-        """Take in agents that are there now and were not; one that is gone does not come back in its episode."""
-        self.joined = [name for name in self.env.agents if name not in self.acting and name not in self.left]
-        for name in self.joined:
-            if name not in known:
-                raise EnvFailed(f"{whose} has an agent {name!r}, which its possible_agents do not name")
-            if name not in self.seen:
-                raise EnvFailed(f"{whose} gave {name} nothing to see when it began")
-        self.acting = self.acting + self.joined
-
-
-def maker_of(env_id: str, options: Options, *, draws: bool = False) -> Make:
-    """What makes the ParallelEnv of an id, checked once it is called; raises SpecError for an id that names none."""
-    how = {**options, "render_mode": "rgb_array"} if draws else dict(options)
-    if isinstance(env_id, OwnEnvId):
-        return partial(_made, env_id, env_id.make, dict(options))  # which draws itself as it was made to
-    if find_spec("pettingzoo") is None:
-        raise SpecError(f"env.id {env_id} needs the package pettingzoo; pip install 'hotloop[multi]'")
-    module, name = split_id(env_id)
-    quieten_pygame()
-    try:
-        found: Raw = getattr(import_module(module), name, None)
-    except ModuleNotFoundError as error:
-        raise SpecError(f"env.id {env_id}: {plugins.not_found(module, error)}") from None
-    except Exception as error:  # whatever the user's own code raises
-        raise SpecError(f"env.id {env_id}: {said(error)}") from error
-    if not callable(found):
-        raise SpecError(
-            f"env.id {env_id}: the module {module} has no function or class {name}; name what makes the env: "
-            f"pettingzoo:{module}:Name"
-        )
-    return partial(_made, env_id, found, how)
-
-
-def _made(env_id: str, make: Callable[..., Raw], options: Mapping[str, Raw]) -> Raw:
-    try:
-        env = make(**options)
-    except TypeError as error:
-        raise SpecError(f"env.options: {said(error)}") from error
-    except Exception as error:  # whatever the user's own code raises
-        raise SpecError(f"env.id {env_id}: {said(error)}") from error
-    if hasattr(env, "agent_iter"):
-        raise SpecError(
-            f"env.id {env_id} is an AEC env, whose agents act one after the other; expected a ParallelEnv: name its "
-            "parallel_env, or wrap it in pettingzoo.utils.aec_to_parallel"
-        )
-    if not is_parallel_env(env):
-        missing = "without possible_agents" if callable(getattr(env, "observation_space", None)) else "no ParallelEnv"
-        raise SpecError(f"env.id {env_id} made a {type(env).__name__}, {missing}; expected a PettingZoo ParallelEnv")
-    return env
-
-
 def _spaces(env: Raw, observe: tuple[str, ...]) -> TeamSpaces:
     names = tuple(env.possible_agents)
     if not names or not all(isinstance(name, str) for name in names):
@@ -355,7 +246,7 @@ def _metadata(env: Raw) -> Mapping[str, Raw]:
 
 
 def _stacked(space: Space, given: list[Raw]) -> Raw:
-    if isinstance(space, gym_spaces.Box):
+    if isinstance(space, Box):
         return np.stack([np.asarray(one) for one in given])
     return concatenate(space, given, create_empty_array(space, len(given)))
 

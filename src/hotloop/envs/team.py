@@ -179,6 +179,7 @@ def open_team(
         if observe:
             raise SpecError("env.observe is not for device envs; leave it out")
         return DeviceTeam(device, num_envs, info_keys)
-    from hotloop.envs.parallel import ParallelTeam, maker_of
+    from hotloop.envs.parallel import ParallelTeam
+    from hotloop.envs.parallel_making import maker_of
 
     return ParallelTeam(maker_of(env_id, options, draws=draws), num_envs, info_keys, observe)

@@ -95,6 +95,7 @@ def test_with_shared_weights_one_learner_stores_the_steps_of_all(n_step):
     assert stored(run) == sum(naive(log, n_step).values(), Counter())
     assert session.read().env_steps == 120
     assert session.read().updates[0] == (120 - 12) // 2 + 1, "a turn earns as much as an env step of one agent"
+    assert run.learner.limiter.owed == 0
 
 
 @pytest.mark.parametrize("n_step", [1, 3])

@@ -3,13 +3,12 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hotloop.assembly import Player
-from hotloop.engines.protocol import Weights
+from hotloop.engines.protocol import Engine, Weights
 from hotloop.envs import host_recording
 from hotloop.envs.host_spaces import HostSpaces
 from hotloop.errors import SpecError
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     import jax
     from PIL.Image import Image
 
-    from hotloop.envs.device import Drawable, ObsSpec
+    from hotloop.envs.device import DeviceEnv, Drawable, ObsSpec
 
 Seen = Tree[ArrayLike]
 """One observation, or a batch of them, as the env gives it."""
@@ -33,10 +32,18 @@ EPISODES = 100
 """Played by an evaluation that is not told how many."""
 
 
+class Seat(NamedTuple):
+    """What an agent is put before: as a `Player` has them, or as one of several agents does."""
+
+    spec: Spec
+    env: "DeviceEnv | HostSpaces"
+    engine: Engine
+
+
 class Agent:
     """Weights of a run and the network they belong to."""
 
-    def __init__(self, player: Player, weights: Weights) -> None:
+    def __init__(self, player: Seat, weights: Weights) -> None:
         self.spec, self.env, self.engine = player.spec, player.env, player.engine
         self.weights, self._policy = weights, self.engine.freeze(weights)
         self._random = np.random.default_rng(self.spec.seed)
@@ -51,7 +58,7 @@ class Agent:
         count = leaves(obs_B)[0].shape[0]
         legal_BA = self._legal(action_mask, count, is_single)
         if deterministic:
-            action_B = self._best(obs_B, legal_BA)
+            action_B = self.best(obs_B, legal_BA)
         else:
             explorer = Explorer(self.spec, self.engine.wanted_to_act(count))
             action_B = explorer.actions(self._policy, obs_B, legal_BA, self.spec.stop.steps, self._random)
@@ -95,7 +102,7 @@ class Agent:
         most_steps = None if episodes is not None else math.ceil(self.spec.evaluation.max_share * self.spec.stop.steps)
         episodes = episodes or EPISODES
         if isinstance(self.env, HostSpaces):
-            return play_on_host(self.spec, self._best, episodes, seed, most_steps, tell).summary()
+            return play_on_host(self.spec, self.best, episodes, seed, most_steps, tell).summary()
         from hotloop.pipelines.device_play import functions_of, play_on_device
 
         masked, limit = self.spec.env.action_mask, self.spec.evaluation.max_steps
@@ -116,7 +123,7 @@ class Agent:
         if not self.can_record:
             raise SpecError(f"env {self.spec.env.id} cannot draw itself; there is nothing to record")
         if isinstance(env, HostSpaces):
-            frames, fps = host_recording.record(self.spec, env, self._best, seed)
+            frames, fps = host_recording.record(self.spec, env, self.best, seed)
             return write_gif(frames, Path(path), fps)
         from hotloop.envs.device import Drawable
         from hotloop.pipelines.device_play import functions_of, record
@@ -132,7 +139,8 @@ class Agent:
             path, env, self.spec, lambda steps, every: record(env, functions, params, seed, steps, every, masked)
         )
 
-    def _best(self, obs_N: Arrays, legal_NA: np.ndarray | None = None) -> np.ndarray:
+    def best(self, obs_N: Arrays, legal_NA: np.ndarray | None = None) -> np.ndarray:
+        """The best action for each of N observations, as a network sees them."""
         best_N: np.ndarray = np.argmax(targets.legal_only(self._policy(obs_N), legal_NA, xp=np), axis=-1)
         return best_N.astype(np.int32)
 

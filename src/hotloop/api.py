@@ -214,12 +214,13 @@ def profile(
 
 def _profiled(driver: "Driver", *, trace: bool) -> Run:
     from hotloop.pipelines.host_run import HostRun
+    from hotloop.pipelines.host_team import HostTeam
     from hotloop.runs.store import InFolder
 
     session, store = driver.session, driver.store
     assert isinstance(store, InFolder)
     session.spans.keep_events()
-    on_host = isinstance(session, HostRun)  # whose stages are those of its lines of metrics
+    on_host = isinstance(session, HostRun | HostTeam)  # whose stages are those of its lines of metrics
     if refusal := profile_refusal(driver.spec, on_host=on_host):
         raise SpecError(refusal)
     driver.pace.logs_exactly |= on_host
@@ -256,7 +257,7 @@ def _profiled(driver: "Driver", *, trace: bool) -> Run:
 
 def profile_refusal(spec: Spec, *, on_host: bool) -> str | None:
     """Why a run of this spec cannot be profiled, if so; `on_host`: its envs are stepped there."""
-    if on_host and spec.members.are_many:
+    if on_host and spec.seeds > 1:
         return f"seeds is {spec.seeds}: on the host a profile is of one seed; set seeds to 1, or use hotloop train"
     if spec.on_policy is not None:
         return "a profile times the stages around a replay, and on_policy has none; use hotloop train"

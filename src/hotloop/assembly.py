@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Self, TypedDict
 
 from hotloop import registry
+from hotloop.engines.by_shape import Shape, engines_by_shape
 from hotloop.engines.protocol import Engine
 from hotloop.engines.registered import registered_network
 from hotloop.errors import SpecError
@@ -13,7 +14,6 @@ from hotloop.spec import Agents, EpsilonGreedy, Network, Spec
 from hotloop.spec.network import NOISE
 from hotloop.spec.reading import OWN_ENV, given, parse_spec
 from hotloop.spec.rules import is_set, only_on_the_host, refusal
-from hotloop.trees import Specs
 
 if TYPE_CHECKING:
     from hotloop.engines.jax.modules import Module
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hotloop.envs.host import HostEnvs
     from hotloop.envs.host_spaces import HostSpaces
     from hotloop.envs.own import OwnEnv
+    from hotloop.envs.team import TeamEnvs, TeamSpaces
     from hotloop.pipelines.session import Pipeline, Session, Stored
 
 
@@ -78,6 +79,8 @@ class Substitutes(NamedTuple):
         for name, make in (("replay", self.replay), ("update", self.update)):
             if make is None:
                 continue
+            if isinstance(getattr(pipeline, "learners", None), list):
+                raise SpecError(f"replace: {name} is not replaced where several agents learn on the host")
             if not callable(make):
                 raise SpecError(f"replace: {name} is {make!r}, expected a function that is given the run's own {name}")
             if getattr(pipeline, name, None) is None:
@@ -153,7 +156,7 @@ def _has_agents(spec: Spec, own_env: "OwnEnv | None") -> bool:
     """Whether several agents act in the env."""
     if own_env is None:
         return registry.has_agents(spec.env.id)
-    return hasattr(own_env.device, "num_agents")
+    return own_env.has_agents
 
 
 def _with_agents(spec: Spec, own_env: "OwnEnv | None") -> Spec:
@@ -183,8 +186,8 @@ class Player:
     Of several seeds that are trained one after the other it is the first.
     """
 
-    env: "DeviceEnv | HostSpaces"
-    """A device env, or the HostSpaces of a Gymnasium env."""
+    env: "DeviceEnv | HostSpaces | TeamSpaces"
+    """A device env, or the spaces of an env on the host: those of its agent, or of its agents."""
 
     def __init__(self, spec: Spec, own: Own | None = None) -> None:
         self.own = own = own or Own()
@@ -202,11 +205,19 @@ class Player:
         # Started before it is imported: what it needs and is not there is said, and threads are chosen, first.
         self.machine: dict[str, str] = registry.imported(record.start)(self.spec, steps_meanwhile=overlaps)
         make = registry.imported(record.make)
-        obs, num_actions = self._make_env()
+        shapes = self._make_env()
         try:
-            self.engine: Engine = make(self.spec, obs, num_actions, network)
+            self.engines: list[Engine] = engines_by_shape(
+                lambda obs, num_actions: make(self.spec, obs, num_actions, network), shapes
+            )
         except ValueError as error:
             raise SpecError(f"network: {error}") from error.__cause__  # of a plug-in: what it raised itself
+        self.engine = self.engines[0]
+        """That of the only member, or of the first."""
+
+    def engine_of(self, index: int) -> Engine:
+        """The engine of one member; members of one program share theirs."""
+        return self.engines[index] if len(self.engines) > 1 else self.engine
 
     def _with_own_env(self, spec: Spec, own: Own) -> Spec:
         """The spec with the user's own env named in it, if there is one."""
@@ -226,8 +237,8 @@ class Player:
         """What makes the envs that are trained on: one of the user's own may be lent instead of made."""
         return (self._own_env and self._own_env.trained) or self.spec.env.id
 
-    def _make_env(self) -> tuple[Specs, int]:
-        """Build `env`; returns the shapes of an observation and the number of actions."""
+    def _make_env(self) -> list[Shape]:
+        """Build `env`; returns what engines are made for: one for each learner on the host, else one for all."""
         if self.on_device:
             from hotloop.envs.device import make_env, obs_shapes
             from hotloop.envs.device_contract import require_contract
@@ -236,9 +247,28 @@ class Player:
             self.env = make_env(env.id, env.options) if own is None or own.device is None else own.device
             require_contract(self.env)
             self._name_agents(getattr(self.env, "agent_names", ()))
-            return obs_shapes(self.env), self.env.num_actions
+            return [Shape(obs_shapes(self.env), self.env.num_actions)]
+        if self.spec.agents is not None:
+            return self._make_team()
         self.env = self._look_at_host_env()
-        return self.env.observations.shapes, self.env.actions.size
+        return [Shape(self.env.observations.shapes, self.env.actions.size)]
+
+    def _make_team(self) -> list[Shape]:
+        """As `_make_env`, of an env on the host with several agents."""
+        self.env = spaces = self._look_at_team()
+        self._name_agents(spaces.names)
+        shapes = [Shape(each.observations.shapes, each.actions.size) for each in spaces.each]
+        if self.spec.has_shared_weights:
+            if unlike := spaces.unlike():
+                one, other = unlike
+                raise SpecError(
+                    f"agents.weights is shared, but {one} and {other} have other observations or actions; use own"
+                )
+            return shapes[:1]
+        if self.spec.engine == "torch" and self.spec.torch.mode == "auto" and any(one != shapes[0] for one in shapes):
+            self.spec = self.spec.with_field("torch.mode", "eager")  # what is measured for one need not hold for all
+            self.notices.append("torch.mode: eager, as the agents' networks are of several shapes")
+        return shapes
 
     def _name_agents(self, names: tuple[str, ...]) -> None:
         """Write down who acts in the env; a run that was trained with others is refused."""
@@ -259,12 +289,27 @@ class Player:
         envs.close()
         return envs.spaces
 
+    def _look_at_team(self) -> "TeamSpaces":
+        """The spaces of an env with several agents, of which one is made and closed again."""
+        team = self._open_team(1)
+        team.close()
+        return team.spaces
+
+    def _open_team(self, num_envs: int, **changes: object) -> "TeamEnvs":
+        from hotloop.envs.team import open_team
+
+        env = self.spec.env
+        return open_team(env.id, num_envs, {**env.options, **changes}, env.vectorization, env.info, env.observe)
+
     def _choose_pipeline(self) -> PipelineChoice:
         spec, wanted = self.spec, self.spec.pipeline
         kind = "a device env" if self.on_device else "a Gymnasium env, stepped on the host"
         if not self.on_device and registry.is_device_env(spec.env.id):
             kind = f"a device env, which engine {spec.engine} steps from the host"
-        fitting = [name for name in PIPELINES if self._makers(name)]
+        elif spec.agents is not None:
+            where = "in a program on the device" if self.on_device else "on the host"
+            kind = f"one with several agents, stepped {where}"
+        fitting = [name for name in PIPELINES if self._serves(name)]
         if wanted not in ("auto", *fitting):
             raise SpecError(
                 f"pipeline {wanted} does not serve {spec.env.id}, which is {kind}; use {' or '.join(fitting)}, or auto"
@@ -285,7 +330,7 @@ class Player:
             return PipelineChoice("fused", f"the env is {kind}")
         if spec.turns is not None:
             return PipelineChoice("sync", "whether to learn is decided after each vector step (turns)")
-        if spec.sees_images:
+        if spec.sees_images and spec.agents is None:
             why = f"the env is {kind}, and learning from images takes long enough to step meanwhile"
             return PipelineChoice("concurrent", why)
         return PipelineChoice("sync", f"the env is {kind}")
@@ -295,6 +340,10 @@ class Player:
         record = PIPELINES[pipeline]
         return record.on_device if self.on_device else record.on_host
 
+    def _serves(self, pipeline: str) -> bool:
+        """Whether a pipeline is for envs as these."""
+        return bool(self._makers(pipeline)) if self.spec.agents is None else "joint" in self._makers(pipeline)
+
     def _only_in_one_program(self) -> str | None:
         """A choice that only the fused pipeline knows, where another would run."""
         wanted = self.spec.pipeline
@@ -302,8 +351,6 @@ class Player:
             wanted = "fused" if self.on_device else "sync"
         if self.spec.learns_from in self._makers(wanted):
             return None
-        if self.spec.agents is not None:
-            return "an env with several agents"
         return "on_policy" if self.spec.on_policy else "network.core"
 
 
@@ -315,6 +362,7 @@ class Assembly(Player):
     """What a spec asks for, built but not compiled. Has Gymnasium envs open until it is closed."""
 
     envs: "HostEnvs | None" = None
+    team: "TeamEnvs | None" = None
     pipeline: "Pipeline"
 
     def __init__(self, spec: Spec, own: Own | None = None, substitutes: Substitutes | None = None) -> None:
@@ -331,6 +379,9 @@ class Assembly(Player):
 
     def _make_pipeline(self) -> "Pipeline":
         make = registry.imported(self._makers(self.pipeline_choice.name)[self.spec.learns_from])
+        if self.team is not None:
+            joint: Pipeline = make(self.spec, self.team, self.engines)
+            return joint
         of = (self.env, self.engine.device_functions) if self.envs is None else (self.envs, self.engine)
         if of[1] is None:
             raise SpecError(f"engine {self.spec.engine} has no programs for device envs, and {self.spec.env.id} is one")
@@ -345,12 +396,13 @@ class Assembly(Player):
 
     def close(self) -> None:
         """Let go of what outlives a run: envs, their processes, the learner's thread, devices."""
-        if hasattr(self, "engine"):
-            self.engine.close()
+        for engine in {id(engine): engine for engine in getattr(self, "engines", ())}.values():
+            engine.close()
         if hasattr(self, "pipeline"):
             self.pipeline.close()
-        elif self.envs is not None:
-            self.envs.close()
+        for envs in (self.envs, self.team):
+            if envs is not None:
+                envs.close()
 
     def _look_at_host_env(self) -> "HostSpaces":
         """The spaces of the envs that are trained on, which stay open."""
@@ -362,6 +414,19 @@ class Assembly(Player):
         self.envs = open_envs(self._trained_env_id, env.num_envs, env.options, env.vectorization, env.info, env.observe)
         self._check_evaluation(self.envs.spaces)
         return self.envs.spaces
+
+    def _look_at_team(self) -> "TeamSpaces":
+        """The spaces of the envs that are trained on, which stay open."""
+        self.team = self._open_team(self.spec.env.num_envs)
+        changes = self.spec.evaluation.options
+        if changes and self.spec.evaluation.every:
+            try:
+                played = self._open_team(1, **changes)
+            except SpecError as error:
+                raise SpecError(f"evaluation.options: {error}") from None
+            played.close()
+            self._require_same(played.spaces.are_those_of(self.team.spaces))
+        return self.team.spaces
 
     def _refuse_several(self, name: str) -> None:
         """One env can be neither many nor elsewhere."""
@@ -390,6 +455,9 @@ class Assembly(Player):
         are_same = played.single_observation_space == trained.observation
         are_same &= played.single_action_space == trained.action
         played.close()
+        self._require_same(are_same)
+
+    def _require_same(self, are_same: bool) -> None:
         if not are_same:
             raise SpecError(
                 "evaluation.options change what the agent sees or does; only rewards and endings may differ"

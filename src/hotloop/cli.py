@@ -117,7 +117,7 @@ def profile(
     from hotloop import api, registry
     from hotloop.spec.reading import is_slm_lab_file
 
-    if spec is None and env is not None and not registry.is_device_env(env):
+    if spec is None and env is not None and not registry.is_device_env(env) and not registry.has_agents(env):
         unused = {"--steps": steps, "--seed": seed, "--engine": engine, "--pipeline": pipeline, "--out": out}
         unused["--trace"] = trace or None
         found = api.profile_env(env, **_env_options(_parse_set(set_ or []), unused))
@@ -331,11 +331,11 @@ def metrics(run: RunArgument, as_json: JsonOption = False) -> None:
 
 @app.command("check-env")
 def check_env(
-    env: Annotated[str, typer.Argument(metavar="ID", help="A Gymnasium id; module:Id imports the module first.")],
+    env: Annotated[str, typer.Argument(metavar="ID", help="A Gymnasium id (module:Id), or pettingzoo:module.")],
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what a Gymnasium env does wrong, in plain words, and what one step of it costs."""
+    """Say what a Gymnasium or PettingZoo env does wrong, in plain words, and what one step of it costs."""
     from hotloop.envs.check import check_env
     from hotloop.spec.reading import load_spec
 

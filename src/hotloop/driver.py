@@ -242,11 +242,14 @@ class Driver:
 
     def _save_weights(self, which: str, host: Reading, index: int | None) -> None:
         """Those of one member, or of all that belong together, under the name of each."""
-        members, to_named = self.spec.members, self.assembly.engine.to_named
+
+        def named_of(index: int) -> dict[str, np.ndarray]:
+            return self.assembly.engine_of(index).to_named(self.session.weights(index))
+
         if index is not None:
-            named = to_named(self.session.weights(index))
+            named = named_of(index)
         else:
-            each = {name: to_named(self.session.weights(i)) for i, name in enumerate(members.names)}
+            each = {name: named_of(i) for i, name in enumerate(self.spec.members.names)}
             named = {f"{of}/{name}": array for of, weights in each.items() for name, array in weights.items()}
         self.store.save_weights(which, named, self.standing.weights_facts(host, index))
 

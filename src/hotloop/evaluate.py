@@ -1,15 +1,16 @@
 """Greedy episodes of an agent on Gymnasium envs of their own. Those of device envs: `pipelines/device_play.py`."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from hotloop.envs.host import HostEnvs, open_envs
+from hotloop.envs.host import open_envs
 from hotloop.episodes import RunningEpisodes
 from hotloop.errors import EnvFailed
 from hotloop.experience import VectorStep
 from hotloop.spec import Spec
+from hotloop.trees import Arrays
 
 MOST_HOST_ENVS = 16
 """Envs on the host that play at once."""
@@ -79,8 +80,28 @@ class _Played(NamedTuple):
     endless: bool
 
 
+class Playable(Protocol):
+    """What is asked of envs on which episodes are played."""
+
+    num_envs: int
+    info_keys: tuple[str, ...]
+
+    @property
+    def legal(self) -> np.ndarray | None:
+        """Which actions the next step may take, bool (N, A); None with masks off."""
+
+    def reset(self, seed: int) -> Arrays:
+        """Begin an episode in every env."""
+
+    def step(self, chosen_N: np.ndarray) -> VectorStep:
+        """Act in every env."""
+
+    def restart(self, which_N: np.ndarray) -> Arrays:
+        """Begin new episodes in some envs; None where that cannot be done."""
+
+
 def play(
-    envs: HostEnvs,
+    envs: Playable,
     greedy: Callable[..., np.ndarray],
     wanted: int,
     limit: int,

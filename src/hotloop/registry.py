@@ -48,7 +48,8 @@ class PipelineRecord(NamedTuple):
     on_device: Mapping[str, str] = MappingProxyType({})
     """For device envs: `make(spec, env, device_functions)`, a `DevicePipeline` (`hotloop.pipelines.device_session`)."""
     on_host: Mapping[str, str] = MappingProxyType({})
-    """For Gymnasium envs: `make(spec, envs, engine) -> HostPipeline` (`hotloop.pipelines.host_run`)."""
+    """For Gymnasium envs: `make(spec, envs, engine) -> HostPipeline` (`hotloop.pipelines.host_run`); where several
+    agents act, `make(spec, team, engines)`."""
     steps_meanwhile: bool = False
     """Envs step while updates run, so that their times overlap."""
 
@@ -202,7 +203,10 @@ PIPELINES: Mapping[str, PipelineRecord] = {
     "sync": PipelineRecord(
         about="one stage after the other: acting, envs, replay, updates; device envs stage by stage",
         on_device={"transitions": "hotloop.pipelines.stepwise:Stepwise"},
-        on_host={"transitions": "hotloop.pipelines.sync:pipeline"},
+        on_host={
+            "transitions": "hotloop.pipelines.sync:pipeline",
+            "joint": "hotloop.pipelines.host_team:HostTeamPipeline",
+        },
     ),
     "concurrent": PipelineRecord(
         about="envs step on the host while the updates run",
@@ -279,6 +283,10 @@ def register_env(name: str, entry: Entry) -> None:
     _register(ENVS, name, entry, "env")
 
 
+PETTINGZOO = "pettingzoo:"
+"""What ids of PettingZoo's envs begin with: `pettingzoo:module`, `pettingzoo:module:Name`."""
+
+
 def is_known(table: Mapping[str, object], name: str) -> bool:
     """Whether `name` is in a table; plug-ins of installed packages are looked at before it is said to be unknown."""
     return name in table or (plugins.load_installed() and name in table)
@@ -292,8 +300,8 @@ def is_device_env(env_id: str) -> bool:
 
 def has_agents(env_id: str) -> bool:
     """Whether several agents act in the env of this id."""
-    prefix = env_id.partition(":")[0]
-    return prefix == "pettingzoo" or any(ENVS[name].has_agents for name in (env_id, f"{prefix}:NAME") if name in ENVS)
+    names = (env_id, f"{env_id.partition(':')[0]}:NAME")
+    return env_id.startswith(PETTINGZOO) or any(ENVS[name].has_agents for name in names if name in ENVS)
 
 
 def steps_on_device(env_id: str, engine: str) -> bool:

@@ -1,7 +1,6 @@
 """What a run will need and do, before it starts: its memory, and the few lines a person sees."""
 
 from hotloop.assembly import Assembly
-from hotloop.members import Members
 from hotloop.replay.plan import MemoryPlan, available_host_memory
 from hotloop.spec import Spec
 from hotloop.trees import ArraySpec
@@ -10,10 +9,10 @@ from hotloop.trees import ArraySpec
 def memory_plan(assembly: Assembly) -> MemoryPlan:
     """What the run will need, before any of it is allocated."""
     spec, apart = assembly.spec, assembly.engine.memory_available()
-    block, (rows, num_devices) = spec.block_plan, _shared_out(spec.members)
+    block, (rows, num_devices) = spec.block_plan, _shared_out(assembly)
     available = available_host_memory() if apart is None else apart
     times = f" x {rows} {spec.members.kind}s" if spec.members.are_many else ""
-    weights = rows * 4 * assembly.engine.num_weights
+    weights = rows * 4 * max(engine.num_weights for engine in assembly.engines)
     replay, learning_bytes = assembly.pipeline.replay, assembly.pipeline.num_bytes()
     if on_policy := spec.on_policy:
         parts = {
@@ -55,7 +54,7 @@ def describe(assembly: Assembly) -> list[str]:
     spec, block, machine = assembly.spec, assembly.spec.block_plan, assembly.machine
     lines = [
         f"{spec.name}: {spec.env.id} x{spec.env.num_envs}, {_learning(spec)}, "
-        f"{assembly.engine.num_weights:,} weights, {_members(spec.members)}",
+        f"{_weights(assembly)} weights, {_members(assembly)}",
         f"pipeline: {assembly.pipeline_choice}; device: {machine['device']}; threads: {machine['threads']}",
         str(memory_plan(assembly)),
     ]
@@ -88,19 +87,29 @@ def _learning(spec: Spec) -> str:
     )
 
 
-def _members(members: Members) -> str:
+def _weights(assembly: Assembly) -> str:
+    """How many a member has, or from the fewest to the most."""
+    counts = sorted({engine.num_weights for engine in assembly.engines})
+    return " to ".join(f"{count:,}" for count in (counts if len(counts) == 1 else (counts[0], counts[-1])))
+
+
+def _members(assembly: Assembly) -> str:
+    members = assembly.spec.members
     if not members.are_many:
         return str(members)
-    rows, num_devices = _shared_out(members)
+    if not assembly.on_device:
+        return f"each of {members}"
+    rows, num_devices = _shared_out(assembly)
     if members.are_a_team:
         return f"each of {members}, on {num_devices} device(s), at most {rows // num_devices} on each"
     return f"{members}, on {num_devices} device(s), {rows // num_devices} on each"
 
 
-def _shared_out(members: Members) -> tuple[int, int]:
+def _shared_out(assembly: Assembly) -> tuple[int, int]:
     """Members, with those that fill up the last row, and the devices that they lie on."""
-    if not members.are_many:
-        return 1, 1
+    members = assembly.spec.members
+    if not members.are_many or not assembly.on_device:
+        return len(members), 1
     from hotloop.pipelines.member_axis import MemberAxis  # which starts JAX
 
     axis = MemberAxis(len(members))

@@ -1,5 +1,6 @@
 """Trained agents that act together in one env: predict, evaluate, record."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -7,15 +8,18 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hotloop.agent import EPISODES, Agent, Seen, write_recording
+from hotloop.agent import EPISODES, Agent, Seat, Seen, write_recording
 from hotloop.assembly import Player
 from hotloop.engines.protocol import Weights
+from hotloop.envs.team import TeamSpaces
 from hotloop.errors import SpecError
 from hotloop.evaluate import Episodes, Tell
 from hotloop.members import agents as members_of
 from hotloop.members import is_member_name
+from hotloop.pipelines.host_team_play import Greedy, play_team_on_host, record_team_on_host
 from hotloop.plain import Figures
 from hotloop.runs import statistics
+from hotloop.runs.pictures import write_gif
 
 if TYPE_CHECKING:
     import jax
@@ -26,7 +30,8 @@ Named = dict[str, np.ndarray]
 def agent_of(player: Player, named: Named, which: str = "") -> "Agent | Team":
     """What was trained, by its weights: an agent, or the agents of one env; `which` (agent-3) is the one looked at."""
     if player.spec.agents is None:
-        return Agent(player, player.engine.from_named(named))
+        assert not isinstance(player.env, TeamSpaces)
+        return Agent(Seat(player.spec, player.env, player.engine), player.engine.from_named(named))
     return Team(player, named, which)
 
 
@@ -37,12 +42,15 @@ class Team:
         assert player.spec.agents is not None
         self.spec, self.env, self.engine, self.names = player.spec, player.env, player.engine, player.spec.agents.names
         self.members = members_of(len(self.names))
-        weights = [player.engine.from_named(part) for part in _apart(named, self.members.names)]
-        self.weights: list[Weights] = weights
+        parts = _apart(named, self.members.names)
+        self.weights: list[Weights] = [player.engine_of(i).from_named(part) for i, part in enumerate(parts)]
         """Of each agent; one for all where they share them."""
-        each = weights * len(self.names) if len(weights) == 1 else weights
-        self.agents = {name: Agent(player, own) for name, own in zip(self.names, each, strict=True)}
+        self.agents: dict[str, Agent] = {}
         """By the names that the env has for them."""
+        for i, name in enumerate(self.names):
+            spaces = self.env.each[i] if isinstance(self.env, TeamSpaces) else self.env
+            own = self.weights[i] if len(self.weights) > 1 else self.weights[0]
+            self.agents[name] = Agent(Seat(self.spec, spaces, player.engine_of(i)), own)
         self.looked_at = self._index(which) if which else None
 
     def predict(
@@ -59,14 +67,20 @@ class Team:
         return {name: self.agents[name].predict(seen, deterministic, masks.get(name)) for name, seen in obs.items()}
 
     def evaluate(self, episodes: int | None = None, seed: int = 0, tell: Tell | None = None) -> Figures:
-        """Play greedy episodes together; returns means over the agents and `by_agent`, or the figures of one."""
-        del tell
-        by_agent = [each.summary() for each in self._played(episodes or EPISODES, seed)]
+        """Play greedy episodes together; returns means over the agents and `by_agent`, or the figures of one.
+
+        How many, and what `tell` hears, is as for one agent (`Agent.evaluate`).
+        """
+        by_agent = [each.summary() for each in self._played(episodes, seed, tell)]
         if self.looked_at is not None:
             return {**by_agent[self.looked_at]}
         return statistics.together(by_agent, self.members) if len(by_agent) > 1 else {**by_agent[0]}
 
-    def _played(self, episodes: int, seed: int) -> list[Episodes]:
+    def _played(self, wanted: int | None, seed: int, tell: Tell | None) -> list[Episodes]:
+        episodes = wanted or EPISODES
+        if isinstance(self.env, TeamSpaces):
+            most = None if wanted is not None else math.ceil(self.spec.evaluation.max_share * self.spec.stop.steps)
+            return play_team_on_host(self.spec, self._greedy, episodes, seed, most, tell).by_agent
         from hotloop.envs.multi_agent import MultiAgentEnv
         from hotloop.pipelines.device_play import functions_of
         from hotloop.pipelines.team_play import play_team
@@ -78,10 +92,17 @@ class Team:
     @property
     def can_record(self) -> bool:
         """Whether the env knows how to draw itself."""
+        if isinstance(self.env, TeamSpaces):
+            return self.env.draws
         return callable(getattr(self.env, "render", None))
 
     def record(self, path: str | Path, seed: int = 0) -> Path:
         """Write a GIF of one greedy episode, or of its first seconds."""
+        if not self.can_record:
+            raise SpecError(f"env {self.spec.env.id} cannot draw itself; there is nothing to record")
+        if isinstance(self.env, TeamSpaces):
+            frames, fps = record_team_on_host(self.spec, self._greedy, seed)
+            return write_gif(frames, Path(path), fps)
         from hotloop.envs.device import Drawable
         from hotloop.pipelines.device_play import functions_of
         from hotloop.pipelines.team_play import record_team
@@ -92,6 +113,10 @@ class Team:
         return write_recording(
             path, env, self.spec, lambda steps, every: record_team(env, functions, params, seed, steps, every)
         )
+
+    @property
+    def _greedy(self) -> list[Greedy]:
+        return [agent.best for agent in self.agents.values()]
 
     def _stacked(self) -> "jax.Array":
         import jax.numpy as jnp

@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
-from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
 from hotloop import registry
+from hotloop.envs.findings import SECONDS, STEPS, VECTOR, Finding, Report
 from hotloop.envs.gym_types import Env, Options, Raw, Space
 from hotloop.envs.host import HostEnvs, make_vector_env, open_envs
 from hotloop.envs.host_spaces import actions, observations
@@ -20,32 +20,9 @@ from hotloop.trees import leaves, tree_map
 
 See = Callable[[Raw], Raw]
 """Leaves of an observation what the agent will see."""
-STEPS = 500
-SECONDS = 0.5
-VECTOR = 16
-
-
-class Finding(NamedTuple):
-    """`level` is ok, note (works, but know it) or wrong (training on it would fail or learn nonsense)."""
-
-    level: str
-    text: str
 
 
 MASKED = Finding("ok", f"info['{MASK}'] names its legal actions; env.action_mask: true keeps to them")
-
-
-class Report(NamedTuple):
-    """All findings, and microseconds per step of one env alone and of one among sixteen."""
-
-    findings: list[Finding]
-    us_per_step: float | None
-    us_per_step_of_16: float | None
-
-    @property
-    def is_sound(self) -> bool:
-        """Nothing is wrong with it."""
-        return all(finding.level != "wrong" for finding in self.findings)
 
 
 def check_env(env_id: str, options: Options, observe: tuple[str, ...] = ()) -> Report:
@@ -58,6 +35,10 @@ def check_env(env_id: str, options: Options, observe: tuple[str, ...] = ()) -> R
             f"{env_id} is a device env, and only Gymnasium envs are checked; give a Gymnasium id, or module:Id "
             "(ours are in hotloop.envs.gymnasium: hotloop.envs.gymnasium:hotloop/CartPole-v1)"
         )
+    if registry.has_agents(env_id):
+        from hotloop.envs.check_team import check_team
+
+        return check_team(env_id, options, observe)
     try:
         look_in_current_folder(env_id)
         make_vector_env(env_id, 1, options).close()  # says what is wrong with an id, a package or an option

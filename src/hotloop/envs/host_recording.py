@@ -69,7 +69,7 @@ def _drawing_env(spec: Spec, spaces: HostSpaces) -> Env | None:
     """One env that draws itself and shows the agent what the vector env does; None if there is no such thing."""
     if not spaces.draws:
         return None
-    _quieten_pygame()
+    quieten_pygame()
     options, env = {**spec.env.options, **spec.evaluation.options, "render_mode": "rgb_array"}, None
     try:
         env = one_env(spec.env.id, **options)
@@ -86,7 +86,7 @@ def _drawing_env(spec: Spec, spaces: HostSpaces) -> Env | None:
     return None
 
 
-def _quieten_pygame() -> None:
+def quieten_pygame() -> None:
     """Drawing with it opens sound card and screen, too, which complain where there are none; what is set stays."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "hide")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")

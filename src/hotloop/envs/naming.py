@@ -5,6 +5,7 @@ from importlib import import_module
 
 from hotloop import plugins, registry
 from hotloop.errors import SpecError
+from hotloop.registry import PETTINGZOO
 from hotloop.spec import Spec
 
 SUPPORTED_MODULES = ("ale_py", "hotloop.envs.bit_flip", "hotloop.envs.gymnasium", "hotloop.envs.mario")
@@ -16,7 +17,17 @@ OF_GYMNASIUM = ("disable_env_checker", "id", "num_envs", "vector_kwargs", "vecto
 
 
 def split_id(env_id: str) -> tuple[str, str]:
-    """The module that a Gymnasium id names, "" for none, and the name under which it registers the env."""
+    """The module that an id names, "" for none, and the name under which it registers the env.
+
+    Of a PettingZoo env that is what makes it: by default the module's `parallel_env`.
+    """
+    if env_id.startswith(PETTINGZOO):
+        module, colon, name = env_id.removeprefix(PETTINGZOO).partition(":")
+        if not module or ":" in name or (colon and not name):
+            raise SpecError(
+                f"env.id: {env_id[:80]!r} cannot be read; expected {PETTINGZOO}module, or {PETTINGZOO}module:Name"
+            )
+        return module, name or "parallel_env"
     module, colon, name = env_id.rpartition(":")
     if ":" in module or (colon and not module):
         raise SpecError(f"env.id: {env_id[:80]!r} cannot be read; expected a Gymnasium id, or module:Id")
@@ -67,7 +78,7 @@ def env_from_outside(spec: Spec) -> str | None:
         if found := sorted(set(OF_GYMNASIUM) & set(options)):
             return f"{path}.{found[0]}, an argument of Gymnasium's own"
     module, name = split_id(env.id)
-    if module and module not in SUPPORTED_MODULES:
+    if module and (module not in SUPPORTED_MODULES or env.id.startswith(PETTINGZOO)):
         return f"the module {module[:80]!r}"
     import gymnasium
 

@@ -55,6 +55,8 @@ class OwnEnv(NamedTuple):
     is_instance: bool = False
     can_be_played: bool = True
     """False for an instance that cannot be copied."""
+    has_agents: bool = False
+    """Whether several agents act in it."""
 
 
 def understand(given: object, options: Options) -> OwnEnv:
@@ -63,21 +65,24 @@ def understand(given: object, options: Options) -> OwnEnv:
         if isinstance(given, gym.Env):
             return _instance(given, options)
         if _is_device_env(given):
-            return OwnEnv(type(given).__qualname__, device=given)
+            return _on_device(given)
+        if is_parallel_env(given):
+            name = type(given).__qualname__
+            raise SpecError(f"env is one instance of {name}, a ParallelEnv; give a factory, a function that makes it")
     if isinstance(given, VectorEnv) or not callable(given):
         raise SpecError(f"env is {type(given).__qualname__}, expected {EXPECTED}")
     try:
         made = given(**options)
     except Exception as error:  # whatever the user's own code raises
         raise SpecError(f"env: {_called(given)} raised {type(error).__name__}: {error}") from error
-    if isinstance(made, gym.Env):
+    if isinstance(made, gym.Env) or is_parallel_env(made):
         name = type(made.unwrapped).__qualname__
         with contextlib.suppress(Exception):  # whatever the user's own code raises
             made.close()
         identity = OwnEnvId(name, given)
-        return OwnEnv(name, trained=identity, played=identity)
+        return OwnEnv(name, trained=identity, played=identity, has_agents=is_parallel_env(made))
     if _is_device_env(made):
-        return OwnEnv(type(made).__qualname__, device=made)
+        return _on_device(made)
     raise SpecError(f"env: {_called(given)} made {type(made).__qualname__}, expected a Gymnasium env or a device env")
 
 
@@ -88,7 +93,7 @@ def stepped_on_host(found: OwnEnv) -> OwnEnv:
     from hotloop.envs.gymnasium import GymnasiumEnv
 
     identity = OwnEnvId(found.name, lambda **_: GymnasiumEnv(device), device)  # which was made with its options
-    return OwnEnv(found.name, trained=identity, played=identity)
+    return found._replace(device=None, trained=identity, played=identity)
 
 
 def device_env_of(env_id: str, options: Options) -> "DeviceEnv | None":
@@ -158,6 +163,15 @@ class _Lent(OrderEnforcing[Raw, Raw]):
 
 def _is_device_env(env: object) -> "TypeGuard[DeviceEnv]":
     return all(hasattr(env, name) for name in ("obs_spec", "num_actions", "reset", "step"))
+
+
+def _on_device(env: "DeviceEnv") -> OwnEnv:
+    return OwnEnv(type(env).__qualname__, device=env, has_agents=hasattr(env, "num_agents"))
+
+
+def is_parallel_env(env: object) -> "TypeGuard[Raw]":
+    """Whether it works as PettingZoo's ParallelEnv does."""
+    return hasattr(env, "possible_agents") and callable(getattr(env, "observation_space", None))
 
 
 def _called(factory: object) -> str:

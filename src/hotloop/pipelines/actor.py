@@ -3,17 +3,53 @@
 It knows nothing of replay or learning, and has a random stream of its own.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from hotloop.engines.protocol import Policy
-from hotloop.envs.host import EnvArrays, HostEnvs
+from hotloop.envs.host import EnvArrays
+from hotloop.envs.host_spaces import Actions, Observations
 from hotloop.episodes import RunningEpisodes
 from hotloop.experience import VectorStep
 from hotloop.pipelines.explorer import Explorer
 from hotloop.spans import Spans
 from hotloop.trees import Arrays
+
+
+class Envs(Protocol):
+    """What is asked of N envs: those of Gymnasium (`envs/host.py`), or one learner's share of a team's."""
+
+    num_envs: int
+    observations: Observations
+    actions: Actions
+
+    @property
+    def legal(self) -> np.ndarray | None:
+        """Which actions the next step may take, bool (N, A); None with masks off."""
+
+    @property
+    def failures(self) -> int:
+        """Times an env raised and was built anew."""
+
+    @property
+    def last_failure(self) -> str:
+        """What the env that last had to be built anew had raised."""
+
+    def reset(self, seed: int) -> Arrays:
+        """Begin an episode in every env."""
+
+    def step(self, chosen_N: np.ndarray) -> VectorStep:
+        """Act in every env."""
+
+    def arrays(self) -> EnvArrays:
+        """What a checkpoint can hold of the envs."""
+
+    def restore(self, arrays: EnvArrays) -> bool:
+        """Take back what `arrays` gave, after a reset; returns whether the episodes go on where they were."""
+
+    def close(self) -> None:
+        """Let the envs go."""
 
 
 class Finished(NamedTuple):
@@ -41,7 +77,7 @@ class Actor:
     obs: Arrays
     is_torn = False  # the envs have stepped, and nobody has taken the step over yet
 
-    def __init__(self, envs: HostEnvs, explorer: Explorer, spans: Spans) -> None:
+    def __init__(self, envs: Envs, explorer: Explorer, spans: Spans) -> None:
         self.envs, self.explorer, self._spans = envs, explorer, spans
 
     def begin(self, seed: int) -> Arrays:
@@ -52,11 +88,16 @@ class Actor:
 
     def step(self, env_steps: int) -> VectorStep:
         """Act and step once in every env; ε or the temperature is that of the vector step's first env step."""
+        action_N = self.choose(env_steps)
+        with self._spans["step"]:
+            return self.envs.step(action_N)
+
+    def choose(self, env_steps: int) -> np.ndarray:
+        """An action for every env, which is about to take it."""
         with self._spans["select"]:
             action_N = self.explorer.actions(self.policy, self.obs, self.envs.legal, env_steps, self.random)
         self.is_torn = True
-        with self._spans["step"]:
-            return self.envs.step(action_N)
+        return action_N
 
     def stored(self, step: VectorStep) -> Finished | None:
         """A step is stored, or will be: go on from there; returns the episodes that ended, if any did."""

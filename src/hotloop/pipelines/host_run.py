@@ -14,12 +14,13 @@ import numpy as np
 
 from hotloop.engines.policies import choose_policy, one_blas_thread
 from hotloop.engines.protocol import Choice, Engine, Weights
+from hotloop.envs.gym_types import Env
 from hotloop.envs.host import HostEnvs
 from hotloop.evaluate import Episodes, Tell, play_on_host
 from hotloop.experience import METRICS, Totals, VectorStep
 from hotloop.learning import targets
 from hotloop.members import Members
-from hotloop.pipelines.actor import Actor
+from hotloop.pipelines.actor import Actor, Envs
 from hotloop.pipelines.explorer import Explorer
 from hotloop.pipelines.learner import LearnedBlock, Learner
 from hotloop.pipelines.session import Reading
@@ -50,7 +51,7 @@ class HostPipeline:
     def __init__(
         self,
         spec: Spec,
-        envs: HostEnvs,
+        envs: Envs,
         engine: Engine,
         run_block: "Callable[[HostRun], None]",
         thread: Executor | None = None,
@@ -58,10 +59,14 @@ class HostPipeline:
         """`thread` is the one on which `run_block` learns, if it is another one."""
         self.spec, self.envs, self.engine, self.update = spec, envs, engine, engine.update
         self.run_block, self._thread = run_block, thread
-        self.judge = envs.goals(spec.env.id, spec.env.options) if spec.replay.hindsight else None
+        self.judge: Env | None = None
         num_actions = None
+        if spec.replay.hindsight:
+            assert isinstance(envs, HostEnvs)  # it is refused for several agents, and so are masks
+            self.judge = envs.goals(spec.env.id, spec.env.options)
         try:
             if spec.env.action_mask:
+                assert isinstance(envs, HostEnvs)
                 num_actions = envs.actions.size
                 envs.mask_actions(spec.env.id)
                 envs.reset(spec.seed)  # an env that names no legal actions is refused before anything is written
@@ -102,9 +107,10 @@ class HostRun:
     learning_starts: int  # env steps from which on it learns
     failed_before: int  # envs that raised and were built anew, before the last resume
 
-    def __init__(self, pipeline: HostPipeline, members: Members) -> None:
+    def __init__(self, pipeline: HostPipeline, members: Members, spans: Spans | None = None) -> None:
+        """`spans` are those of a session that this is a part of."""
         self.pipeline, self.spec, self.members, self.seed = pipeline, pipeline.spec, members, members.numbers[0]
-        self.engine, self.spans = pipeline.engine, Spans(*STAGES)
+        self.engine, self.spans = pipeline.engine, spans or Spans(*STAGES)
         self.block_plan = self.spec.block_plan  # worked out once: it is asked for in every block
         num_envs = pipeline.envs.num_envs
         self.actor = Actor(pipeline.envs, Explorer(self.spec, self.engine.wanted_to_act(num_envs)), self.spans)
@@ -132,9 +138,10 @@ class HostRun:
         self.learning_starts, self.learner.followed_until, self._told = self.spec.replay.start, 0, 0
         self.learner.turns = 0
         self._deferred: list[VectorStep] = []
-        self._begin_episodes()
+        self.begin_episodes()
 
-    def _begin_episodes(self) -> None:
+    def begin_episodes(self) -> None:
+        """Begin an episode in every env; those that ran are dropped."""
         seed = int(np.random.SeedSequence([self.seed, self.blocks]).generate_state(1)[0])
         self.learner.replay.begin(self.actor.begin(seed))
         self._act_with_learner()
@@ -171,11 +178,12 @@ class HostRun:
                     self._deferred.append(step)
                 else:
                     self.learner.insert(step)
-                self._count(step)
+                self.count(step, int(np.count_nonzero(step.valid)))
         self.learner.earn(self.env_steps - before, self.env_steps, self.learning_starts)
 
-    def _count(self, step: VectorStep) -> None:
-        self.env_steps += int(np.count_nonzero(step.valid))
+    def count(self, step: VectorStep, env_steps: int) -> None:
+        """A step is stored, or will be, and is so many env steps: go on from there."""
+        self.env_steps += env_steps
         finished = self.actor.stored(step)
         if finished is not None:
             totals = self.totals
@@ -262,17 +270,20 @@ class HostRun:
 
     def evaluate(self, tell: Tell | None = None, attempt: int = 0) -> list[Episodes]:
         """Greedy episodes on envs of their own."""
-        policy = self.actor.policy
-
-        def greedy(obs_N: Arrays, legal_NA: np.ndarray | None = None) -> np.ndarray:
-            best_N: np.ndarray = np.argmax(targets.legal_only(policy(obs_N), legal_NA, xp=np), axis=-1)
-            return best_N
-
-        seed = int(np.random.SeedSequence([self.seed, self.env_steps, 1 + attempt]).generate_state(1)[0])
+        seed, most = self.evaluation_seed(attempt), self.most_eval_steps()
         with one_blas_thread():
-            return [play_on_host(self.spec, greedy, self.spec.evaluation.episodes, seed, self._most_eval_steps(), tell)]
+            return [play_on_host(self.spec, self.greedy, self.spec.evaluation.episodes, seed, most, tell)]
 
-    def _most_eval_steps(self) -> int:
+    def greedy(self, obs_N: Arrays, legal_NA: np.ndarray | None = None) -> np.ndarray:
+        """The best action for each observation, with the present weights."""
+        best_N: np.ndarray = np.argmax(targets.legal_only(self.actor.policy(obs_N), legal_NA, xp=np), axis=-1)
+        return best_N
+
+    def evaluation_seed(self, attempt: int) -> int:
+        """Of the envs of an evaluation now."""
+        return int(np.random.SeedSequence([self.seed, self.env_steps, 1 + attempt]).generate_state(1)[0])
+
+    def most_eval_steps(self) -> int:
         """Env steps an evaluation may take now: by the spec and the env step alone, so a resume changes nothing."""
         evaluation = self.spec.evaluation
         period = min(max(evaluation.every, self.block_plan.env_steps), self.env_steps)
@@ -353,7 +364,7 @@ class HostRun:
             self._act_with_learner()
             self.totals = totals
             return []
-        self._begin_episodes()
+        self.begin_episodes()
         self.totals = totals
         self.actor.envs.restore({} if goes_on else envs)
         lost = ["running episodes cannot be restored: the envs begin new ones, so bits will differ"]

@@ -14,5 +14,10 @@ def pipeline(spec: Spec, envs: HostEnvs, engine: Engine) -> HostPipeline:
 def run_block(run: HostRun) -> None:
     """q vector steps with the weights of the block's start, then the p gradient steps they have earned."""
     run.collect()
+    learn_if_due(run)
+
+
+def learn_if_due(run: HostRun) -> None:
+    """The p gradient steps of a block, if its steps have earned them."""
     if run.learner.takes_turn():
         run.take_over(lambda: run.learner.learn(run.learner.draw(run.env_steps)))

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hotloop import registry
 from hotloop.envs.naming import import_registering, look_in_current_folder
 from hotloop.errors import SpecError
 from hotloop.profiling.figures import EnvProfile, Function
@@ -21,6 +22,8 @@ def profile_env(env_id: str, options: "Options", seconds: float = SECONDS) -> En
     """Step a Gymnasium env with random actions, first timed, then under the profiler."""
     import gymnasium
 
+    if registry.has_agents(env_id):
+        raise SpecError(f"env {env_id} has several agents, and only Gymnasium envs are profiled by function")
     profiler = cProfile.Profile()
     look_in_current_folder(env_id)
     try:

@@ -106,6 +106,8 @@ def _what_costs(spec: Spec, report: HostProfile, is_concurrent: bool) -> list[st
         advice = (
             "learning is what holds this run back: a smaller network or batch_size, or fewer turns, make it do less"
         )
+    elif most["stage"] == "update" and spec.agents is not None:
+        advice = advice.partition("; ")[0]  # there is no pipeline beside sync for several agents
     said = f"the costliest stage is {most['stage']} ({most['share']:.0%}); {advice}"
     if most["stage"] == "update" and spec.engine == "torch" and spec.torch.mode == "eager":
         said += "; torch.mode: compiled, or engine: jax where the network allows it, take the same steps faster"

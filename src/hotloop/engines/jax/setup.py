@@ -5,6 +5,7 @@ import os
 import sys
 from itertools import pairwise
 
+from hotloop import registry
 from hotloop.engines.program_cache import program_cache
 from hotloop.spec import Network, Spec
 
@@ -37,7 +38,8 @@ def _side_by_side(spec: Spec) -> int:
     """Who is trained side by side, each on a device if there are enough; agents are not counted yet, but fill them."""
     if spec.agents is None:
         return spec.seeds
-    return 1 if spec.has_shared_weights else os.cpu_count() or 1
+    on_host = spec.env.id.startswith(registry.PETTINGZOO)  # where they learn one after the other
+    return 1 if spec.has_shared_weights or on_host else os.cpu_count() or 1
 
 
 def dense_products(spec: Spec) -> list[tuple[int, int, int]]:

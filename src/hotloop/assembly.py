@@ -246,6 +246,8 @@ class Player:
             own, env = self._own_env, self.spec.env
             self.env = make_env(env.id, env.options) if own is None or own.device is None else own.device
             require_contract(self.env)
+            if hasattr(self.env, "num_agents") and self.spec.agents is None:
+                raise SpecError(f"env.id: {env.id} has several agents; register it with Entry(…, has_agents=True)")
             self._name_agents(getattr(self.env, "agent_names", ()))
             return [Shape(obs_shapes(self.env), self.env.num_actions)]
         if self.spec.agents is not None:

@@ -30,6 +30,8 @@ Named = dict[str, np.ndarray]
 def agent_of(player: Player, named: Named, which: str = "") -> "Agent | Team":
     """What was trained, by its weights: an agent, or the agents of one env; `which` (agent-3) is the one looked at."""
     if player.spec.agents is None:
+        if which:
+            raise SpecError(f"there is no '{which[:40]}': in {player.spec.env.id} one agent acts; leave --which out")
         assert not isinstance(player.env, TeamSpaces)
         return Agent(Seat(player.spec, player.env, player.engine), player.engine.from_named(named))
     return Team(player, named, which)

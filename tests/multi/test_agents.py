@@ -16,7 +16,7 @@ from train_lines import SPEC
 
 import hotloop
 from hotloop.assembly import Assembly, Own
-from hotloop.errors import SpecError
+from hotloop.errors import Diverged, SpecError
 from hotloop.pipelines.agents import Agents, Part
 from hotloop.pipelines.fused import FusedState
 from hotloop.replay import ring
@@ -106,7 +106,7 @@ def test_each_learner_takes_the_gradient_steps_of_its_own_draws(sampling: dict[s
     part, engine = everyone(pipeline), pipeline.engine
     after = jax.jit(lambda state: pipeline.run_joint_block(state, part))(before)
     key = jax.random.fold_in(jax.random.wrap_key_data(before.key), before.blocks)
-    keys = (jax.random.split(key)[1], key)
+    keys = jax.random.split(key, 3)[1:]
     for i in range(3):
         learner = jax.tree.map(lambda leaf, at=i: leaf[at], before.learner)
         storage = after.replay._replace(
@@ -143,6 +143,31 @@ def test_what_one_agent_is_paid_changes_no_other() -> None:
     apart = np.abs(np.asarray(usual.learner.params) - np.asarray(other.learner.params)).max(axis=1)
     assert (apart[[0, 2]] < 1e-5).all()
     assert apart[1] > 1e-2
+
+
+class Broken(Lines):
+    """The second agent's rewards are now and then no number."""
+
+    def step(self, state: Any, action_M: Any, key: Any) -> Any:
+        state, obs, reward, *rest = Lines.step(self, state, action_M, key)
+        is_bad = jax.random.uniform(jax.random.fold_in(key, 1)) < 0.3
+        return state, obs, reward.at[1].set(jnp.where(is_bad, jnp.nan, reward[1])), *rest
+
+
+def test_one_agent_that_diverges_ends_the_run_at_once() -> None:
+    """After as many skipped updates as the guard allows, however long a chunk is."""
+    with pytest.raises(Diverged, match=r"the last 10 updates of agent 1 had a loss or gradient that is"):
+        hotloop.train(SPEC, env=Broken(), out=None, **{"guard.skips_in_a_row": 10, "stop.steps": 20_000})
+
+
+def test_all_keys_of_a_block_differ() -> None:
+    pipeline = agents_of()
+    part, key = everyone(pipeline), jax.random.key(5)
+    act, sample, learn = jax.random.split(key, 3)
+    each = [jax.random.key_data(pipeline._keys(one, part)) for one in (sample, learn)]
+    each += [jax.random.key_data(jax.random.split(jax.random.fold_in(act, i), 2)) for i in range(4)]
+    rows = np.concatenate([np.asarray(one).reshape(-1, 2) for one in each])
+    assert len(np.unique(rows, axis=0)) == len(rows)
 
 
 # -- whole runs -------------------------------------------------------------------------------------------
@@ -247,6 +272,10 @@ def test_several_seeds_of_agents_are_trained_one_after_the_other(folder: Path) -
     team = hotloop.load(folder / "seeds", env=lambda **o: Lines(**o), which="seed-1")
     assert isinstance(team, Team)
     assert len(team.weights) == 3
+    further = hotloop.resume(folder / "seeds", env=lambda **o: Lines(**o), steps=1_200)
+    assert further.seeds == [0, 1]
+    assert further.env_steps == 1_200
+    assert not list((folder / "seeds").glob("agent-*"))
 
 
 @pytest.mark.heavy
@@ -291,6 +320,10 @@ class NoNames(Lines):
     agent_names = ("a", "a", "b")  # type: ignore[assignment]
 
 
+class MoreNames(Lines):
+    agent_names = ("a", "a", "b", "c")  # type: ignore[assignment]
+
+
 class OnePaid(Lines):
     def step(self, state: Any, action_M: Any, key: Any) -> Any:
         state, obs, reward, *rest = Lines.step(self, state, action_M, key)
@@ -298,11 +331,33 @@ class OnePaid(Lines):
 
 
 @pytest.mark.parametrize(
-    ("env", "words"), [(NoNames, "3 different names"), (OnePaid, "one number for each agent: float32\\(3,\\)")]
+    ("env", "words"),
+    [
+        (NoNames, "3 different names"),
+        (MoreNames, "3 different names"),
+        (OnePaid, "one number for each agent: float32\\(3,\\)"),
+    ],
 )
 def test_an_env_that_breaks_the_contract_is_told_so(env: type[Lines], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         hotloop.train(SPEC, env=env(), out=None)
+
+
+def test_a_replay_too_small_for_the_rows_of_all_is_refused() -> None:
+    asked = {"agents": {"weights": "shared"}, "env.num_envs": 64, "replay.capacity": 128, "replay.start": 64}
+    with pytest.raises(SpecError, match="a block of 3 agents with shared weights brings 192 transitions"):
+        hotloop.train(SPEC, env=Lines(), out=None, **asked)
+
+
+def test_an_agent_is_not_looked_for_where_there_is_one(tmp_path: Path) -> None:
+    hotloop.train("cartpole", out=tmp_path / "run", **{"stop.steps": 512, "evaluation.every": 0})
+    with pytest.raises(SpecError, match="agent-1"):
+        hotloop.load(tmp_path / "run", which="agent-1")
+
+
+def test_endless_episodes_of_a_team_are_counted_once() -> None:
+    asked = {"evaluation": {"every": 1_000, "episodes": 4, "max_steps": 5}, "stop.steps": 1_000}
+    assert hotloop.train(SPEC, env=Lines(), out=None, **asked).episodes_endless == 4
 
 
 def test_a_ring_of_shared_weights_takes_the_rows_of_all() -> None:

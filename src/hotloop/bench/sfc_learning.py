@@ -1,6 +1,7 @@
 """Does it place more service chains than the heuristics? Three seeds of `sfc`, on 2, 4, 6 and 8 data centres.
 
-Every policy plays the same episodes. Acceptance, by service too, delay and CPU use are means over them.
+Every policy plays as many episodes, on data centres drawn alike; requests depend on how many decisions were taken, so
+they are not the same ones. Acceptance, by service too, delay and CPU use are means over them.
 """
 
 import tempfile

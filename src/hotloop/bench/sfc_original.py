@@ -51,7 +51,6 @@ class AttentionLearner:
         loss = nn.functional.mse_loss(q, goal)
         self.optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(self.online.parameters(), 10.0)
         self.optimizer.step()
         return loss.detach()
 

@@ -19,6 +19,9 @@ from hotloop.spec.reading import load_spec
 ENV_STEPS, GRADIENT_STEPS, SEEDS = 40_000, 8_000, 2
 EVERY = (1, 4, 5, 10, 50, 100)
 SAME, LESS, OTHER = "the original", "less work", "same gradient steps, more env steps"
+RARER_TARGET = "same work, another algorithm"
+TARGET_CALLS = 10
+"""Gradient steps between two copies of the target net, whatever the env steps between them."""
 PICTURE = Path("bench-sfc-variants.png")
 
 
@@ -45,14 +48,17 @@ def variants() -> list[Variant]:
     found = []
     for every in EVERY:
         kind = SAME if every == 1 else LESS
-        ratio: dict[str, object] = {"updates_per_step": 1 / every}
-        found.append(Variant("equal env steps", f"every {every}", kind, ratio, ENV_STEPS))
+        found.append(Variant("equal env steps", f"every {every}", kind, _trained_every(every), ENV_STEPS))
     for every in EVERY:
         steps, kind = GRADIENT_STEPS * every, SAME if every == 1 else OTHER
-        found.append(Variant("equal gradient steps", f"every {every}", kind, {"updates_per_step": 1 / every}, steps))
+        found.append(Variant("equal gradient steps", f"every {every}", kind, _trained_every(every), steps))
     found.append(Variant("equal env steps", "batch 16", LESS, {"replay.batch_size": 16}, ENV_STEPS))
-    found.append(Variant("equal env steps", "target every 50 calls", SAME, {"target.every": 50}, ENV_STEPS))
+    found.append(Variant("equal env steps", "target every 50 calls", RARER_TARGET, {"target.every": 50}, ENV_STEPS))
     return found
+
+
+def _trained_every(actions: int) -> dict[str, object]:
+    return {"updates_per_step": 1 / actions, "target.every": TARGET_CALLS * actions}
 
 
 def run(reporter: Reporter) -> Result:
@@ -73,15 +79,15 @@ def trained(variant: Variant, seeds: int, reporter: Reporter) -> tuple[Row, Curv
     import hotloop
     from hotloop.listeners import Log
 
-    lines: list[Figures] = []
+    lines: list[tuple[int, Figures]] = []
 
     def heard(log: Log) -> None:
-        lines.append(log.figures)
+        lines.append((log.env_steps, log.figures))
 
     with reporter.busy(f"{variant.group}, {variant.name}"):
         run = hotloop.train(spec_of(variant, seeds), out=None, on_log=heard)
-    known = [line for line in lines if line.get("ep_return_mean") is not None]
-    returns = [number(line, "ep_return_mean") for line in known]
+    known = [(at, number(line, "ep_return_mean")) for at, line in lines if line.get("ep_return_mean") is not None]
+    returns = [value for _, value in known]
     quarter = max(1, len(returns) // 4)
     first, last = (sum(part) / quarter for part in (returns[:quarter], returns[-quarter:]))
     row = Row(f"{variant.group}/{variant.name}", last, "return")
@@ -94,8 +100,7 @@ def trained(variant: Variant, seeds: int, reporter: Reporter) -> tuple[Row, Curv
         "NaN": int(number(run.result, "skipped")),
         "weights": 177_294 if _weights(run.agent) == 177_294 else "other",
     }
-    every = variant.env_steps / max(1, len(returns))
-    return row, Curve(variant, [every * (i + 1) for i in range(len(returns))], returns)
+    return row, Curve(variant, [float(at) for at, _ in known], returns)
 
 
 def spec_of(variant: Variant, seeds: int) -> Spec:
@@ -106,7 +111,7 @@ def spec_of(variant: Variant, seeds: int) -> Spec:
             "env.num_envs": 4,
             "env.options": {"full_steps": False},
             "exploration.epsilon": {"kind": "linear", "start": 1.0, "end": 0.05, "steps": variant.env_steps // 2},
-            "target.every": 40,
+            "target.every": TARGET_CALLS,
             "seeds": seeds,
             "evaluation.every": 0,
             "stop.steps": variant.env_steps,

@@ -1,7 +1,7 @@
 """SLM-Lab's six benchmark specs: frames per second beside its own way of training them, from the same first update on.
 
 A round trains each spec for the same frames in turn by a loop in SLM-Lab's manner, by the same loop improved by hand,
-and by `hotloop.train` with all the files it writes. After as many frames all have taken the same gradient steps.
+and by `hotloop.train` with the lines of metrics it writes. After as many frames all have taken the same gradient steps.
 """
 
 import statistics
@@ -30,7 +30,9 @@ def run(reporter: Reporter) -> Result:
     """All six, one after the other."""
     torch.set_num_threads(1)
     result = Result("slm_lab", {**machine(), "torch threads": 1, "frames": FRAMES, "rounds": ROUNDS})
-    result.settings["timed"] = "from the first gradient step on; hotloop writes its files, without compiling"
+    result.settings["timed"] = (
+        "from the first gradient step on; hotloop writes its metrics; without compiling and checkpoints"
+    )
     for place, name in enumerate(SETTINGS, 1):
         result.rows += rows_of(name, FRAMES, ROUNDS, reporter)
         reporter.show(place, len(SETTINGS), {"specs": name})

@@ -51,7 +51,7 @@ def _agents(env: DeviceEnv, name: str) -> tuple[int, ...]:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise SpecError(f"env: {name}.num_agents is {_short(count)}, expected a whole number of 1 or more")
     are_names = isinstance(names, tuple) and all(isinstance(one, str) for one in names)
-    if names is None or not are_names or len(set(names)) != count:
+    if names is None or not are_names or not len(names) == len(set(names)) == count:
         raise SpecError(f"env: {name}.agent_names is {_short(names)}, expected a tuple of {count} different names")
     return (count,)
 

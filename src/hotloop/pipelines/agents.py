@@ -7,7 +7,6 @@ Learners are shared out over the devices. Each device holds its learners and a c
 alike; only actions travel. Axes: L learners (on one device, its own), R = envs x agents of a learner, N envs, M agents.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.device import reset_all, step_all
 from hotloop.envs.multi_agent import MultiAgentEnv
+from hotloop.errors import SpecError
 from hotloop.experience import METRICS, Item, Totals
 from hotloop.members import Members
 from hotloop.pipelines.agent_axis import AgentAxis
@@ -49,9 +49,13 @@ class Agents(Fused):
         self.num_learners = 1 if spec.has_shared_weights else env.num_agents
         self.per_learner = env.num_agents // self.num_learners
         self.axis = AgentAxis(self.num_learners)
-        # One after the other on a CPU, as batched products of several small networks are slower there.
-        self._each = _one_by_one if jax.default_backend() == "cpu" else jax.vmap
         super().__init__(spec, env, engine)
+        if not self.replay.capacity:
+            rows = self.spec.block_plan.env_steps * self.per_learner
+            raise SpecError(
+                f"replay.capacity is {spec.replay.capacity:,}, but a block of {self.num_agents} agents with shared "
+                f"weights brings {rows:,} transitions; use at least {rows:,}"
+            )
 
     def make_replay(self) -> DeviceReplay[Any, Any]:
         """That of one learner."""
@@ -89,17 +93,28 @@ class Agents(Fused):
         """Run `blocks` blocks, or fewer when the episodes are done; on each device, for its part of the learners."""
         last, episodes, part = state.blocks + blocks, self.spec.stop.episodes, self._this_part()
 
-        def wanted(state: FusedState) -> jax.Array:
-            # Alike on all devices, which would else wait for each other's actions: so nothing a learner alone knows.
-            go = state.blocks < last
+        def wanted(carry: tuple[FusedState, jax.Array]) -> jax.Array:
+            state, has_diverged = carry
+            go = (state.blocks < last) & ~has_diverged
             return go if episodes is None else go & (state.episodes < episodes)
 
-        return jax.lax.while_loop(wanted, lambda state: self.run_joint_block(state, part), state)
+        def block(carry: tuple[FusedState, jax.Array]) -> tuple[FusedState, jax.Array]:
+            after = self.run_joint_block(carry[0], part)
+            return after, self._has_diverged(after, part)
+
+        return jax.lax.while_loop(wanted, block, (state, self._has_diverged(state, part)))[0]
+
+    def _has_diverged(self, state: FusedState, part: "Part") -> jax.Array:
+        """Whether the last updates of some learner were all skipped; alike on all devices, which stop together."""
+        is_idle = part.first + jnp.arange(part.size) >= self.num_learners
+        in_a_row = jnp.where(is_idle, 0, state.learner.skipped_in_a_row)
+        has = jnp.any(in_a_row >= self.spec.guard.skips_in_a_row)
+        return has if part.axis is None else jax.lax.pmax(has.astype(jnp.int32), part.axis) > 0
 
     def run_joint_block(self, state: FusedState, part: "Part") -> FusedState:
         """q vector steps with the weights of the block's start, then p gradient steps of each learner."""
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.blocks)
-        act_key, sample_key = jax.random.split(key)
+        act_key, sample_key, learn_key = jax.random.split(key, 3)
         actor, items, totals, ended = self.collect_jointly(state, act_key, part)
         storage = self.insert_all(state.replay, items)
         env_steps = state.env_steps + self.block_plan.env_steps
@@ -115,7 +130,7 @@ class Agents(Fused):
                 def one(learner: Any, drawn: Any, key: jax.Array) -> Any:
                     return self.learn(learner, drawn, state.env_steps, key)
 
-                return self._each(one)(learner, drawn, self._keys(keys[1], part))
+                return jax.vmap(one)(learner, drawn, self._keys(keys[1], part))
 
             def wait(learner: Any) -> Any:
                 shape = drawn.batches.r_t.shape
@@ -127,7 +142,7 @@ class Agents(Fused):
 
         start = (state.learner, storage.priorities)
         if self.portions == 1:
-            (learner, priorities), sums = portion(start, (sample_key, key))
+            (learner, priorities), sums = portion(start, (sample_key, learn_key))
         else:
             (learner, priorities), each = jax.lax.scan(portion, start, self._portion_keys(sample_key))
             sums = jnp.sum(each, axis=0)
@@ -177,7 +192,7 @@ class Agents(Fused):
         def act(params: jax.Array, obs: Any, key: jax.Array) -> jax.Array:
             return self.engine.act(params, obs, explore_R, key)
 
-        action_LR = self._each(act)(params, actor.obs, self._keys(act_key, part))
+        action_LR = jax.vmap(act)(params, actor.obs, self._keys(act_key, part))
         env_state, t = step_all(self.env, actor.env, self.of_envs(action_LR, part), env_key)
         reward_LR = self._of_part(t.reward.astype(jnp.float32), part)
         discount_N, done_N = self.spec.discount * (1.0 - t.terminated.astype(jnp.float32)), t.terminated | t.truncated
@@ -286,8 +301,3 @@ class Part(NamedTuple):
     first: jax.Array
     size: int
     axis: str | None
-
-
-def _one_by_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of one learner as a function of several, one after the other."""
-    return lambda *args: jax.lax.map(lambda one: function(*one), args)

@@ -74,8 +74,7 @@ def joint_actions(engine: JaxEngine, params: jax.Array, obs_EM: Any) -> jax.Arra
         lead = jax.tree.leaves(obs_EM)[0].shape[:2]
         return engine.greedy(params[0], flat).reshape(lead)
     obs_ME = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), obs_EM)
-    action_ME: jax.Array = jax.lax.map(lambda one: engine.greedy(*one), (params, obs_ME))
-    return action_ME.T
+    return jax.vmap(engine.greedy)(params, obs_ME).T
 
 
 def outcomes(result: Any) -> Outcomes:

@@ -59,7 +59,7 @@ def together(summaries: list[dict[str, float]], members: Members) -> Figures:
     each = {name: [summary[name] for summary in summaries] for name in shared}
     figures: Figures = {name: float(np.mean(values)) for name, values in each.items()}
     figures["episodes"] = summaries[0]["episodes"]
-    figures |= {name: sum(each[name]) for name in counted}
+    figures |= {name: each[name][0] if members.are_a_team else sum(each[name]) for name in counted}
     for name, values in each.items():
         if name.endswith("_mean") and not members.are_a_team:
             found = estimate(np.array(values))

@@ -133,8 +133,8 @@ class Spec(Section):
 
     @property
     def members(self) -> Members:
-        """Who is trained side by side."""
-        if self.agents is not None and self.agents.names and not self.has_shared_weights:
+        """Who is trained side by side: seeds, or of one seed the agents of an env."""
+        if self.seeds == 1 and self.agents is not None and self.agents.names and not self.has_shared_weights:
             return agents(len(self.agents.names))
         return seeds((self.seed + i) % 2**32 for i in range(self.seeds))
 

@@ -2,8 +2,9 @@
 
 Game: a turn of all agents with random actions, and what each sees after it. Training: turns in which every agent acts
 by its network (256 quantiles) and takes one gradient step (batch 64), at the settings of `treasure_original` with ε 0,
-so that both sides do the same work; hotloop writes its files, and uses both cores as `hotloop.train` does, PyTorch as
-many threads as are faster. Cost per agent: the same turn with 1 to 16 agents, in time of a core.
+so that both sides do the same work; hotloop writes its lines of metrics (a checkpoint, every 25,000 turns, is not in
+it), and uses both cores as `hotloop.train` does, PyTorch one thread or two. Cost per agent: the same turn with 1 to 16
+agents, on as many of the machine's cores as there are agents.
 """
 
 import statistics
@@ -90,7 +91,7 @@ def training(reporter: Reporter) -> list[Row]:
 
 
 def cost_per_agent(reporter: Reporter) -> list[Row]:
-    """Milliseconds that a turn, with a gradient step of each agent, takes of a core, divided by the agents."""
+    """Milliseconds of a turn with a gradient step of each agent, divided by the agents; on the devices of a run."""
     import jax
 
     from hotloop.assembly import Assembly
@@ -117,13 +118,16 @@ def cost_per_agent(reporter: Reporter) -> list[Row]:
     seconds = interleave(calls, rounds=COST_ROUNDS, reporter=reporter)
     each = {}
     for count in COUNTS:
-        name, devices = _agents(count), min(count, len(jax.devices()))
-        each[name] = [second * devices / blocks[name] / count * 1e3 for second in seconds[name]]
+        name = _agents(count)
+        each[name] = [second / blocks[name] / count * 1e3 for second in seconds[name]]
     first = _agents(1)
-    rows = [Row(first, statistics.median(each[first]), "core-ms/agent", note="time x cores in use, per agent")]
-    for name, times in list(each.items())[1:]:
+    rows = [Row(first, statistics.median(each[first]), "ms/agent", columns={"devices": 1})]
+    for count in COUNTS[1:]:
+        times, devices = each[_agents(count)], min(count, len(jax.devices()))
         ratio, spread = paired_ratio(times, each[first])
-        rows.append(Row(name, statistics.median(times), "core-ms/agent", ratio, first, spread, means=COST))
+        row = Row(_agents(count), statistics.median(times), "ms/agent", ratio, first, spread, means=COST)
+        row.columns = {"devices": devices, "core-ms": round(row.value * devices, 2)}
+        rows.append(row)
     return rows
 
 
@@ -142,7 +146,6 @@ def _spec(turns: int, agents: int = AGENTS) -> Spec:
             "evaluation.every": 0,
             "stop.steps": turns,
             "log.every": 100,
-            "log.checkpoint_every": 400,
         },
     )
 
@@ -225,7 +228,7 @@ def _draw(rows: list[Row], path: Path) -> None:
         axes.text(place, row.value, f"{row.value:.1f} ms{ratio}", ha="center", va="bottom", fontsize=9)
     axes.set_ylim(0, max(values) * 1.25)
     axes.set_xlabel("agents, each with a network, a replay and an optimiser of its own")
-    axes.set_ylabel("ms of a core per agent and turn")
+    axes.set_ylabel("ms of a turn per agent")
     axes.set_title("One turn and one gradient step of each agent (IQN, batch 64), two cores", loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=130)

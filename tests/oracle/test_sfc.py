@@ -481,3 +481,36 @@ def _replayed(env: Sfc, first: Any, moves: Moves) -> Games:
         for name in rows[0]
     }
     return Games(env, moves, arrays, events)
+
+
+def test_progress_moves_rewards_and_changes_no_sum_but_by_what_is_pending() -> None:
+    """A potential: the sum of an episode's rewards differs by what pending requests have at the end."""
+    plain, early = Sfc(dcs=4, steps=12), Sfc(dcs=4, steps=12, progress=2.0)
+
+    def episode(env: Sfc, key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        def step(carry: Any, i: jax.Array) -> Any:
+            state, total, over = carry
+            act_key, env_key = jax.random.split(jax.random.fold_in(key, i))
+            action = jax.random.categorical(act_key, jnp.where(env.action_mask(state), 0.0, -jnp.inf))
+            after, _, reward, _, truncated, _ = env.step(state, action, env_key)
+            state = jax.tree.map(lambda new, old: jnp.where(over, old, new), after, state)
+            return (state, total + jnp.where(over, 0.0, reward), over | truncated), jnp.where(over, 0.0, reward)
+
+        start = (env.reset(key)[0], jnp.float32(0), jnp.bool_(False))
+        (state, total, _), rewards = jax.lax.scan(step, start, jnp.arange(400))
+        return total, rewards, early._potential(state)
+
+    for seed in range(3):
+        key = jax.random.key(seed)
+        total, rewards, _ = jax.jit(lambda k: episode(plain, k))(key)
+        total_early, rewards_early, pending = jax.jit(lambda k: episode(early, k))(key)
+        np.testing.assert_allclose(total_early - total, pending, atol=1e-4)
+        assert pending > 0
+        assert not np.allclose(rewards, rewards_early)
+        assert (np.asarray(rewards_early) > 0).sum() > (np.asarray(rewards) > 0).sum()
+
+
+@pytest.mark.parametrize("progress", [-1, "much", True, 101])
+def test_progress_that_is_none_is_refused(progress: Any) -> None:
+    with pytest.raises(TypeError, match="progress is"):
+        Sfc(progress=progress)

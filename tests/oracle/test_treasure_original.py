@@ -319,12 +319,13 @@ def test_acting_is_random_by_epsilon_and_else_the_best_mean() -> None:
 
 
 def test_improved_by_hand_ends_with_the_same_weights() -> None:
-    digests = []
+    ends = []
     for kind, seed in ((OriginalTraining, 0), (ImprovedTraining, 0), (ImprovedTraining, 1)):
         training = kind(seed=seed, batch_size=8, capacity=64, learning_start=60)
         training.epsilon = 0.5
         for _ in range(70):
             training.turn()
         assert [learner.updates for learner in training.learners] == [12] * 5
-        digests.append(training.digest())
-    assert digests[0] == digests[1] != digests[2]
+        ends.append(training.weights())
+    np.testing.assert_allclose(ends[1], ends[0], atol=2e-5)
+    assert np.abs(ends[2] - ends[0]).max() > 1e-2

@@ -1,6 +1,6 @@
 """Five agents hunting treasure: game, training and cost per agent, against one agent after the other in PyTorch.
 
-Game: a turn of all agents with random actions, and what each sees after it. Training: turns in which every agent acts
+Game: a turn of all agents with actions drawn before, and what each sees after it. Training: in each turn all act
 by its network (256 quantiles) and takes one gradient step (batch 64), at the settings of `treasure_original` with ε 0,
 so that both sides do the same work; hotloop writes its lines of metrics (a checkpoint, every 25,000 turns, is not in
 it), and uses both cores as `hotloop.train` does, PyTorch one thread or two. Cost per agent: the same turn with 1 to 16
@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from hotloop.bench.measure import COST, Result, Row, interleave, machine, paired_ratio
 from hotloop.bench.treasure_original import ImprovedTraining, OriginalTraining
-from hotloop.bench.treasure_original_game import AGENTS
+from hotloop.bench.treasure_original_game import AGENTS, MOVES
 from hotloop.progress import Reporter
 from hotloop.spec import Spec
 from hotloop.spec.reading import load_spec
@@ -151,9 +152,11 @@ def _spec(turns: int, agents: int = AGENTS) -> Spec:
 
 
 def _turns(training: OriginalTraining) -> Callable[[], None]:
+    drawn = np.random.default_rng(0).integers(len(MOVES), size=(PYTHON_TURNS, AGENTS)).tolist()
+
     def call() -> None:
-        for _ in range(PYTHON_TURNS):
-            training.env_turn()
+        for actions in drawn:
+            training.env_turn(actions)
 
     return call
 
@@ -167,11 +170,11 @@ def _device_turns(num_envs: int) -> Callable[[], None]:
     from hotloop.envs.treasure import Treasure, TreasureState
 
     env, key = Treasure(), jax.random.key(0)
+    drawn = jax.random.randint(key, (DEVICE_TURNS, num_envs, env.agents), 0, env.num_actions)
 
     def turn(i: jax.Array, carry: tuple[TreasureState, DeviceStep]) -> tuple[TreasureState, DeviceStep]:
-        action_key, env_key = jax.random.split(jax.random.fold_in(key, i))
-        actions = jax.random.randint(action_key, (num_envs, env.agents), 0, env.num_actions)
-        return step_all(env, carry[0], actions, env_key)
+        actions = jax.lax.dynamic_index_in_dim(drawn, i % DEVICE_TURNS, keepdims=False)
+        return step_all(env, carry[0], actions, jax.random.fold_in(key, i))
 
     def turns(start: jax.Array, carry: tuple[TreasureState, DeviceStep]) -> tuple[TreasureState, DeviceStep]:
         after: tuple[TreasureState, DeviceStep] = jax.lax.fori_loop(start, start + DEVICE_TURNS, turn, carry)

@@ -6,7 +6,6 @@ that steps all weights in one kernel, and the target net moved by one call: what
 end with the same weights but for rounding.
 """
 
-import hashlib
 from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
@@ -114,15 +113,10 @@ class OriginalTraining:
         """What each agent sees now and saw before in this epoch, float32 (625,), oldest first."""
         return [np.concatenate(stack) for stack in self._stacks]
 
-    def digest(self) -> str:
-        """A hash of all networks and replays."""
-        hashed = hashlib.sha256()
-        for learner in self.learners:
-            for tensor in (*learner.online.parameters(), *learner.target.parameters()):
-                hashed.update(tensor.detach().numpy().tobytes())
-            for array in (learner.replay.frames, learner.replay.action, learner.replay.reward):
-                hashed.update(array.tobytes())
-        return hashed.hexdigest()
+    def weights(self) -> np.ndarray:
+        """Of all networks, in one vector."""
+        nets = [net for learner in self.learners for net in (learner.online, learner.target)]
+        return np.concatenate([each.detach().numpy().ravel() for net in nets for each in net.parameters()])
 
     def _begin(self) -> None:
         nothing = np.zeros(FRAME_SIZE, np.float32)

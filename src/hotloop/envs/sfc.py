@@ -24,6 +24,7 @@ The figures are in `sfc_tables.py`, what the agent sees in `sfc_observation.py`.
 | too many requests | cannot be: a request is gone when its limit is reached, so each service has places enough |
 | the end of a step | CPU use is noted, time moves, instances and links are given back, requests are dropped, then others arrive |
 | the end | after `steps` steps, a truncation; nothing arrives at that moment |
+| `progress` | 0 is the rules' reward. Else what a pending request has of its chain counts as `progress` x its share of all functions, from the moment it has it, and no more when it is satisfied or dropped: a potential, which moves rewards to the allocations they are for and changes no episode's sum but by what is pending at its end |
 | acceptance | satisfied ÷ arrived, so what is pending at the end counts as not accepted |
 | delay | from arrival to destination, mean of the satisfied requests, NaN without any |
 | CPU use | CPU of installed instances ÷ CPU of all DCs, mean over the ends of steps, NaN before the first |
@@ -74,6 +75,7 @@ class Sfc:
     actions_per_step: int = 100
     arrival_every: int = 4
     full_steps: bool = False
+    progress: float = 0.0
 
     def __post_init__(self) -> None:
         if self.dcs is not None and (type(self.dcs) is not int or not FEWEST_DCS <= self.dcs <= MOST_DCS):
@@ -84,6 +86,9 @@ class Sfc:
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= most:
                 raise TypeError(f"{name} is {value!r}, expected a whole number of 1 … {most}")
+        is_number = isinstance(self.progress, int | float) and not isinstance(self.progress, bool)
+        if not is_number or not 0 <= self.progress <= 100:
+            raise TypeError(f"progress is {self.progress!r}, expected a number of 0 … 100")
         if type(self.full_steps) is not bool:
             raise TypeError(f"full_steps is {self.full_steps!r}, expected true or false")
 
@@ -132,7 +137,7 @@ class Sfc:
         self, state: SfcState, action: jax.Array, key: jax.Array
     ) -> tuple[SfcState, dict[str, jax.Array], jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
         """Act in the present DC; when the step's last visit or action is over, 1 ms passes."""
-        here = survey(state)
+        here, before = survey(state), self._potential(state)
         is_chosen = jnp.arange(NUM_ACTIONS) == action
         valid = jnp.any(is_chosen & legal(here))
         uninstalled, allocated = is_chosen[:V] & valid, is_chosen[V : 2 * V] & valid
@@ -147,9 +152,18 @@ class Sfc:
             + jnp.where(valid, 0.0, INVALID)
             + jnp.where(is_needed, NEEDED, 0.0)
             + DROPPED * dropped
+            + self._potential(state)
+            - before
         ).astype(jnp.float32)
         truncated = state.now >= self.steps
         return state, self.observe(state), reward, jnp.bool_(False), truncated, figures(state)
+
+    def _potential(self, state: SfcState) -> jax.Array | float:
+        """What pending requests have of their chains, in rewards."""
+        if not self.progress:
+            return 0.0
+        r = state.requests
+        return self.progress * jnp.sum(jnp.where(pending_of(r), r.stage / LENGTH[:, None], 0.0))
 
     def observe(self, state: SfcState) -> dict[str, jax.Array]:
         """What the agent sees of a state."""

@@ -98,7 +98,10 @@ def test_returns_of_three_steps_are_discounted_for_the_steps_they_have() -> None
 
 
 @pytest.mark.less_optimised
-@pytest.mark.parametrize("sampling", [{}, {"replay.sampling": {"kind": "prioritized", "updates_per_draw": 1}}])
+@pytest.mark.parametrize(
+    "sampling",
+    [{}, pytest.param({"replay.sampling": {"kind": "prioritized", "updates_per_draw": 1}}, marks=pytest.mark.heavy)],
+)
 def test_each_learner_takes_the_gradient_steps_of_its_own_draws(sampling: dict[str, Any]) -> None:
     """An engine by itself, given an agent's own batches, ends in that agent's weights."""
     pipeline = agents_of(**sampling)
@@ -253,7 +256,7 @@ def test_teams_predict_a_dict_and_are_looked_at_one_by_one(folder: Path, on_two:
         hotloop.load(folder / "two", env=lambda **o: Lines(**o), which="agent-7")
 
 
-@pytest.mark.parametrize("weights", ["own", "shared"])
+@pytest.mark.parametrize("weights", ["own", pytest.param("shared", marks=pytest.mark.heavy)])
 def test_agents_learn(weights: str, folder: Path) -> None:
     """Six of eight turns on the goal is near the best: it is two turns away on average."""
     asked = {"agents": {"weights": weights}, "stop.steps": 6_000, "optimizer.learning_rate": 0.002}
@@ -263,6 +266,7 @@ def test_agents_learn(weights: str, folder: Path) -> None:
     assert run.agent.evaluate(40)["return_mean"] > 5.8
 
 
+@pytest.mark.heavy
 def test_several_seeds_of_agents_are_trained_one_after_the_other(folder: Path) -> None:
     run = hotloop.train(SPEC, env=lambda **o: Lines(**o), out=folder / "seeds", seeds=2, **{"stop.steps": 1_000})
     assert run.seeds == [0, 1]
@@ -355,6 +359,7 @@ def test_an_agent_is_not_looked_for_where_there_is_one(tmp_path: Path) -> None:
         hotloop.load(tmp_path / "run", which="agent-1")
 
 
+@pytest.mark.heavy
 def test_endless_episodes_of_a_team_are_counted_once() -> None:
     asked = {"evaluation": {"every": 1_000, "episodes": 4, "max_steps": 5}, "stop.steps": 1_000}
     assert hotloop.train(SPEC, env=Lines(), out=None, **asked).episodes_endless == 4

@@ -28,7 +28,9 @@ def test_what_is_improved_by_hand_ends_with_the_same_weights(name: str) -> None:
     assert loops[0].copies == 8
 
 
-@pytest.mark.parametrize("name", ["ddqn_per_boltzmann_cartpole", "dqn_concat_lunar"])
+@pytest.mark.parametrize(
+    "name", ["dqn_concat_lunar", pytest.param("ddqn_per_boltzmann_cartpole", marks=pytest.mark.heavy)]
+)
 def test_hotloop_takes_the_same_gradient_steps(name: str) -> None:
     settings = SETTINGS[name]
     _, steps = by_hotloop(name, 160, seed=0)

@@ -278,7 +278,10 @@ class Player:
         if agents is None:
             return
         if agents.names not in ((), names):
-            raise SpecError(f"agents.names has {len(agents.names)} agents, but the env has {len(names)}: {_few(names)}")
+            raise SpecError(
+                f"the spec is for {len(agents.names)} agents ({_few(agents.names)}), but the env has {len(names)}: "
+                f"{_few(names)} (agents.names is found out by itself; leave it out)"
+            )
         self.spec = self.spec.model_copy(update={"agents": agents.model_copy(update={"names": names})})
 
     def _look_at_host_env(self) -> "HostSpaces":

@@ -252,11 +252,20 @@ def evaluate(
         _print_json(figures)
         return
     for name, value in figures.items():
-        typer.echo(f"{name:>14}  {value:.2f}" if isinstance(value, float) else f"{name:>14}  {value}")
+        if isinstance(value, dict):  # of each agent
+            for figure, each in value.items():
+                typer.echo(f"{f'{name} {figure}':>24}  {_in_a_row(each)}")
+        else:
+            typer.echo(f"{name:>14}  {value:.2f}" if isinstance(value, float) else f"{name:>14}  {value}")
     if figures.get("cut"):
         typer.echo(f"{figures['cut']} episode(s) did not end soon and were cut; --episodes N plays N to their ends")
     if figures.get("endless"):
         typer.echo(f"{figures['endless']} episode(s) reached evaluation.max_steps and count as they stood")
+
+
+def _in_a_row(each: "Json") -> str:
+    values = each if isinstance(each, list) else [each]
+    return "  ".join(f"{value:.2f}" if isinstance(value, float) else str(value) for value in values)
 
 
 @app.command("list")

@@ -12,6 +12,8 @@ def memory_plan(assembly: Assembly) -> MemoryPlan:
     block, (rows, num_devices) = spec.block_plan, _shared_out(assembly)
     available = available_host_memory() if apart is None else apart
     times = f" x {rows} {spec.members.kind}s" if spec.members.are_many else ""
+    if rows > len(spec.members) > 1:
+        times += f" ({rows - len(spec.members)} idle, to fill the devices)"
     weights = rows * 4 * max(engine.num_weights for engine in assembly.engines)
     replay, learning_bytes = assembly.pipeline.replay, assembly.pipeline.num_bytes()
     if on_policy := spec.on_policy:

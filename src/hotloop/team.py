@@ -66,7 +66,13 @@ class Team:
         if unknown := sorted(set(obs) - set(self.names)):
             raise ValueError(f"there is no agent {unknown[0]!r}; the agents are {', '.join(self.names)}")
         masks = action_mask or {}
-        return {name: self.agents[name].predict(seen, deterministic, masks.get(name)) for name, seen in obs.items()}
+        found: dict[str, int | np.ndarray] = {}
+        for name, seen in obs.items():
+            try:
+                found[name] = self.agents[name].predict(seen, deterministic, masks.get(name))
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        return found
 
     def evaluate(self, episodes: int | None = None, seed: int = 0, tell: Tell | None = None) -> Figures:
         """Play greedy episodes together; returns means over the agents and `by_agent`, or the figures of one.

@@ -16,6 +16,7 @@ from hotloop.envs.device import Drawable, make_env, map_obs
 from hotloop.envs.multi_agent import MultiAgentEnv
 from hotloop.envs.pettingzoo import PettingZooEnv, parallel_env
 from hotloop.envs.snake import Snake
+from hotloop.errors import SpecError
 from hotloop.registry import ENVS
 
 pytestmark = pytest.mark.less_optimised
@@ -215,3 +216,15 @@ def _is_same(left: Any, right: Any) -> bool:
 
 def _assert_same(left: Any, right: Any) -> None:
     assert _is_same(left, right)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options", "line"),
+    [
+        ("treasure", {"radus": 2}, "'radus' is none of its options; did you mean 'radius'"),
+        ("sfc", {"dsc": 2}, "'dsc' is none of its options; did you mean 'dcs'"),
+    ],
+)
+def test_an_option_that_an_env_does_not_have_names_the_nearest(env_id: str, options: dict[str, Any], line: str) -> None:
+    with pytest.raises(SpecError, match=line):
+        make_env(env_id, options)

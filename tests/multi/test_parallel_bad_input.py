@@ -61,7 +61,7 @@ not_a_function = 3
         ({"env.id": MODULE, "pipeline": "fused"}, "pipeline fused does not serve .* use sync, or auto"),
         ({"env.id": MODULE, "env.action_mask": True}, "env.action_mask is not for envs with several agents"),
         ({"env.id": MODULE, "env.observe": ["x"]}, "agent small: env.observe chooses keys"),
-        ({"env.id": MODULE, "agents.names": ["small", "tall"]}, "agents.names has 2 agents, but the env has 2"),
+        ({"env.id": MODULE, "agents.names": ["small", "tall"]}, "for 2 agents .small, tall., but the env has 2: "),
         ({"env.id": MODULE, "evaluation.options": {"alike": True}}, "evaluation.options change what the agent sees"),
         ({"env.id": MODULE, "evaluation.options": {"x": 1}}, "evaluation.options: env.options: .*'x'"),
         ({"env.id": MODULE, "env.info": ["gems"]}, "the env gave small no 'gems' at the end of its episode"),

@@ -1,6 +1,7 @@
 """The device env contract: two pure functions on one env; this file makes them a vector env inside XLA."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, Union, runtime_checkable
 
 import jax
@@ -180,7 +181,16 @@ def make_env(env_id: str, options: Mapping[str, object]) -> DeviceEnv:
     except SpecError:
         raise
     except TypeError as error:
-        raise SpecError(f"env.options: {error}") from None
+        raise SpecError(f"env.options: {_complaint(error, make, options)}") from None
     except Exception as error:  # whatever someone else's code raises
         raise SpecError(f"env.id: making '{env_id}' raised {said(error)}") from error
     return built
+
+
+def _complaint(error: TypeError, make: object, options: Mapping[str, object]) -> str:
+    """What is wrong with the options of an env; of one that it does not have, the nearest that it has."""
+    if not (isinstance(make, type) and is_dataclass(make)):
+        return str(error)
+    known = [each.name for each in fields(make)]
+    unknown = sorted(set(options) - set(known))
+    return f"'{unknown[0]}' is none of its options; {registry.nearest(unknown[0], known)}" if unknown else str(error)

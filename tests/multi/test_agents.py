@@ -354,7 +354,8 @@ def test_a_replay_too_small_for_the_rows_of_all_is_refused() -> None:
 
 
 def test_an_agent_is_not_looked_for_where_there_is_one(tmp_path: Path) -> None:
-    hotloop.train("cartpole", out=tmp_path / "run", **{"stop.steps": 512, "evaluation.every": 0})
+    never = {"stop.steps": 512, "stop.return_at_least": None, "evaluation.every": 0}
+    hotloop.train("cartpole", out=tmp_path / "run", **never)
     with pytest.raises(SpecError, match="agent-1"):
         hotloop.load(tmp_path / "run", which="agent-1")
 

@@ -79,8 +79,6 @@ def decisions(reporter: Reporter) -> list[Row]:
 
 def fifty_decisions(reporter: Reporter) -> list[Row]:
     """Seconds of 50 decisions with their training, at the document's settings and at its remedy's, by parts."""
-    import jax
-
     from hotloop.assembly import Assembly
     from hotloop.pipelines.fused import Fused
     from hotloop.profiling import stages
@@ -95,7 +93,7 @@ def fifty_decisions(reporter: Reporter) -> list[Row]:
             session = begun(assembly)
             warm_up(session, assembly.spec)
             assert isinstance(assembly.pipeline, Fused)
-            timed = stages.measure(assembly.pipeline, jax.device_get(session.first_state()), reporter)  # type: ignore[attr-defined]
+            timed = stages.measure(assembly.pipeline, session.first_state(), reporter)  # type: ignore[attr-defined]
             blocks = FIFTY / assembly.spec.block_plan.env_steps
             seconds = [blocks * each for each in timed.fused]
             row = Row(f"50 decisions/{name}", statistics.median(seconds), "s")

@@ -49,6 +49,13 @@ class Episodes(NamedTuple):
         }
 
 
+class TeamEpisodes(NamedTuple):
+    """The same episodes, as each agent saw them and as they were for all: means over the agents."""
+
+    by_agent: list[Episodes]
+    of_all: Episodes
+
+
 def play_on_host(
     spec: Spec,
     greedy: Callable[..., np.ndarray],

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from meeting_env import Lines
+from lines_env import Lines
 from train_lines import SPEC
 
 import hotloop

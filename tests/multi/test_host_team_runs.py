@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from meeting_env import Lines
+from lines_env import Lines
 from parallel_envs import Matching, counting_envs, parallel_env
 
 import hotloop

@@ -7,7 +7,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from meeting_env import Lines
+from lines_env import Lines
 
 import hotloop
 

@@ -47,7 +47,7 @@ class OriginalTraining:
     """IQN for five agents; `gradient_steps` of each agent per turn, once its replay has `learning_start` rows."""
 
     game_class: ClassVar[type[ObjectGame] | type[NumpyGame]] = ObjectGame
-    learner_class: ClassVar[type["Learner"]]
+    is_fused: ClassVar[bool] = False  # whether its learners step all weights in one kernel
 
     def __init__(
         self,
@@ -62,7 +62,8 @@ class OriginalTraining:
         self.gradient_steps, self.batch_size, self.learning_start = gradient_steps, batch_size, learning_start
         self.game: Game = self.game_class(draws or RandomDraws(seed))
         self.learners = [
-            self.learner_class(capacity, batch_size, seed=1_000 * seed + number) for number in range(AGENTS)
+            Learner(capacity, batch_size, seed=1_000 * seed + number, is_fused=self.is_fused)
+            for number in range(AGENTS)
         ]
         self.epsilon, self.turns, self.epochs = 1.0, 0, 0
         self.gems_per_epoch: list[list[int]] = []
@@ -126,17 +127,23 @@ class OriginalTraining:
         ]
 
 
+class ImprovedTraining(OriginalTraining):
+    """The same, its observations by slicing, its learners with fused steps."""
+
+    game_class = NumpyGame
+    is_fused = True
+
+
 class Learner:
     """One agent: networks, replay, optimiser, and random streams of its own."""
 
-    is_fused: ClassVar[bool] = False
-
-    def __init__(self, capacity: int, batch_size: int, *, seed: int) -> None:
+    def __init__(self, capacity: int, batch_size: int, *, seed: int, is_fused: bool = False) -> None:
+        self.is_fused = is_fused
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             self.online, self.target = (IqnNetwork(OBS_SIZE, len(MOVES)) for _ in range(2))
         self.target.load_state_dict(self.online.state_dict())
-        how = {"fused": True} if self.is_fused else {}
+        how = {"fused": True} if is_fused else {}
         self.optimizer = torch.optim.Adam(self.online.parameters(), lr=LEARNING_RATE, **how)
         self.replay = FrameReplay(capacity, FRAME_SIZE, stack=STACK, steps=STEPS, discount=DISCOUNT)
         self.batch_size, self.updates = batch_size, 0
@@ -171,19 +178,3 @@ class Learner:
                     slow.copy_(SOFT * fast + (1.0 - SOFT) * slow)
         self.updates += 1
         return float(loss.item())
-
-
-class FusedLearner(Learner):
-    """The same with one kernel for all weights."""
-
-    is_fused = True
-
-
-class ImprovedTraining(OriginalTraining):
-    """The same, its observations by slicing, its learners with fused steps."""
-
-    game_class = NumpyGame
-    learner_class = FusedLearner
-
-
-OriginalTraining.learner_class = Learner

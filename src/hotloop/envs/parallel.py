@@ -16,7 +16,7 @@ from hotloop.envs.host_spaces import HostSpaces, spaces_of
 from hotloop.envs.misfits import refuse_misfit
 from hotloop.envs.parallel_game import Game, Turn
 from hotloop.envs.parallel_making import Make
-from hotloop.envs.serial import FAILURES_IN_A_ROW
+from hotloop.envs.serial import FAILURES_IN_A_ROW, keeps_failing, seed_of_rebuilt
 from hotloop.envs.team import TeamArrays, TeamSpaces, TeamStep
 from hotloop.errors import EnvFailed, NotFinite, SpecError, said
 from hotloop.experience import VectorStep
@@ -122,13 +122,10 @@ class ParallelTeam:
         self._in_a_row[i] += 1
         self.last_failure = f"{type(error).__name__}: {error}"
         if self._in_a_row[i] >= FAILURES_IN_A_ROW:
-            raise EnvFailed(
-                f"env {i} failed {FAILURES_IN_A_ROW} times in a row, each time built anew; the last time with "
-                f"{self.last_failure}"
-            ) from error
+            raise keeps_failing(i, error) from error
         with contextlib.suppress(Exception):  # it is broken already
             self._games[i].env.close()
-        seed = int(np.random.SeedSequence([self._seed, i, self.failures]).generate_state(1)[0]) % 2**31
+        seed = seed_of_rebuilt(self._seed, i, self.failures)
         try:
             self._games[i] = Game(self._make())
         except Exception as again:

@@ -110,19 +110,29 @@ class SerialEnvs:
         self._in_a_row[i] += 1
         self.last_failure = f"{type(error).__name__}: {error}"
         if self._in_a_row[i] >= FAILURES_IN_A_ROW:
-            raise EnvFailed(
-                f"env {i} failed {FAILURES_IN_A_ROW} times in a row, each time built anew; the last time with "
-                f"{type(error).__name__}: {error}"
-            ) from error
+            raise keeps_failing(i, error) from error
         with contextlib.suppress(Exception):  # it is broken already
             self.envs[i].close()
-        seed = int(np.random.SeedSequence([self._seed, i, self.failures]).generate_state(1)[0]) % 2**31
+        seed = seed_of_rebuilt(self._seed, i, self.failures)
         try:
             self.envs[i] = self._make()
             self._seen[i], info = self.envs[i].reset(seed=seed)
             self._masks[i] = _mask(info)
         except Exception as again:
             self._rebuild(i, again)
+
+
+def keeps_failing(i: int, error: Exception) -> EnvFailed:
+    """What ends a run whose env has raised FAILURES_IN_A_ROW times."""
+    return EnvFailed(
+        f"env {i} failed {FAILURES_IN_A_ROW} times in a row, each time built anew; the last time with "
+        f"{type(error).__name__}: {error}"
+    )
+
+
+def seed_of_rebuilt(seed: int, i: int, failures: int) -> int:
+    """The seed of an env that was built anew: another one each time."""
+    return int(np.random.SeedSequence([seed, i, failures]).generate_state(1)[0]) % 2**31
 
 
 def _step(env: Env, action: Raw) -> tuple[Raw, Raw, Raw, Raw, Raw] | Exception:

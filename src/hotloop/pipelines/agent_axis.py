@@ -11,17 +11,15 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from hotloop.pipelines.fused import FusedState
-from hotloop.replay.device import Storage
-from hotloop.replay.ring import Ring
-
 EVERYWHERE, BY_LEARNER = False, True
 
 
 class AgentAxis:
     """The leading axis of what each learner has of its own; the rest is the same on every device."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, layout: Any) -> None:
+        """`layout` says of each part of a state whether it lies BY_LEARNER; a prefix of its tree."""
+        self._layout = layout
         self.count, self.num_devices = count, min(count, len(jax.devices()))
         self.rows = -(-count // self.num_devices) * self.num_devices
         self.name = "learner" if self.num_devices > 1 else None
@@ -37,7 +35,7 @@ class AgentAxis:
         """Jit `state = function(state, argument)`, in which each device sees its own learners."""
         if self.name is None:
             return jax.jit(function, donate_argnums=0)
-        specs = jax.tree.map(lambda place: PartitionSpec("learner") if place else PartitionSpec(), self._layout())
+        specs = jax.tree.map(lambda place: PartitionSpec("learner") if place else PartitionSpec(), self._layout)
         shared = jax.shard_map(
             function, mesh=self._mesh, in_specs=(specs, PartitionSpec()), out_specs=specs, check_vma=False
         )
@@ -80,30 +78,11 @@ class AgentAxis:
 
         return self._on_learners(resized, template)
 
-    def _layout(self) -> Any:
-        """Which parts of a state lie by learner; a prefix of its tree."""
-        from hotloop.pipelines.agents import JointActor
-
-        actor = JointActor(EVERYWHERE, BY_LEARNER, BY_LEARNER, EVERYWHERE, BY_LEARNER)  # type: ignore[arg-type]
-        storage = Storage(Ring(BY_LEARNER, EVERYWHERE, EVERYWHERE), BY_LEARNER)  # type: ignore[arg-type]
-        layout: Any = FusedState
-        return layout(
-            learner=BY_LEARNER,
-            actor=actor,
-            replay=storage,
-            key=EVERYWHERE,
-            blocks=EVERYWHERE,
-            env_steps=EVERYWHERE,
-            episodes=EVERYWHERE,
-            first_update_at=EVERYWHERE,
-            totals=BY_LEARNER,
-        )
-
     def _shardings(self) -> Any:
         def one(place: bool) -> NamedSharding:
             return NamedSharding(self._mesh, PartitionSpec("learner") if place else PartitionSpec())
 
-        return jax.tree.map(one, self._layout())
+        return jax.tree.map(one, self._layout)
 
     def _full(self, prefix: Any, state: Any) -> Any:
         """A prefix of a tree, spread to all of its leaves."""
@@ -113,4 +92,4 @@ class AgentAxis:
         def part(place: bool, below: Any) -> Any:
             return jax.tree.map(function, below) if place else below
 
-        return jax.tree.map(part, self._layout(), state)
+        return jax.tree.map(part, self._layout, state)

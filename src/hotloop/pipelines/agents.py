@@ -18,7 +18,7 @@ from hotloop.envs.multi_agent import MultiAgentEnv
 from hotloop.errors import SpecError
 from hotloop.experience import METRICS, Item, Totals
 from hotloop.members import Members
-from hotloop.pipelines.agent_axis import AgentAxis
+from hotloop.pipelines.agent_axis import BY_LEARNER, EVERYWHERE, AgentAxis
 from hotloop.pipelines.fused import Fused, FusedState
 from hotloop.pipelines.session import Session
 from hotloop.replay import window
@@ -41,6 +41,21 @@ class JointActor(NamedTuple):
     window: Any = ()  # with n-step returns, of each learner: steps whose rewards are not complete yet
 
 
+_Layout: Any = FusedState  # of truth values instead of arrays
+LAYOUT = _Layout(
+    learner=BY_LEARNER,
+    actor=JointActor(EVERYWHERE, BY_LEARNER, BY_LEARNER, EVERYWHERE, BY_LEARNER),  # type: ignore[arg-type]
+    replay=Storage(Ring(BY_LEARNER, EVERYWHERE, EVERYWHERE), BY_LEARNER),  # type: ignore[arg-type]
+    key=EVERYWHERE,
+    blocks=EVERYWHERE,
+    env_steps=EVERYWHERE,
+    episodes=EVERYWHERE,
+    first_update_at=EVERYWHERE,
+    totals=BY_LEARNER,
+)
+"""What of a state each learner has of its own, and what is the same on every device."""
+
+
 class Agents(Fused):
     """The fused pipeline of an env with several agents."""
 
@@ -48,7 +63,7 @@ class Agents(Fused):
         self.num_agents = env.num_agents
         self.num_learners = 1 if spec.has_shared_weights else env.num_agents
         self.per_learner = env.num_agents // self.num_learners
-        self.axis = AgentAxis(self.num_learners)
+        self.axis = AgentAxis(self.num_learners, LAYOUT)
         super().__init__(spec, env, engine)
         if not self.replay.capacity:
             rows = self.spec.block_plan.env_steps * self.per_learner

@@ -5,14 +5,14 @@ Those of device envs in a program: `team_play.py`.
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hotloop.envs.team import TeamEnvs, TeamStep, open_team
 from hotloop.episodes import RunningEpisodes
 from hotloop.errors import SpecError
-from hotloop.evaluate import MOST_HOST_ENVS, Episodes, Tell, play
+from hotloop.evaluate import MOST_HOST_ENVS, Episodes, TeamEpisodes, Tell, play
 from hotloop.experience import VectorStep
 from hotloop.film import film_of
 from hotloop.spec import Spec
@@ -25,13 +25,6 @@ Greedy = Callable[[Arrays], np.ndarray]
 """The best actions (N,) of one agent, for what it sees in N envs."""
 
 
-class Outcomes(NamedTuple):
-    """The same episodes, as each agent saw them and as they were for all: means over the agents."""
-
-    by_agent: list[Episodes]
-    of_all: Episodes
-
-
 def play_team_on_host(
     spec: Spec,
     greedy: Sequence[Greedy],
@@ -39,7 +32,7 @@ def play_team_on_host(
     seed: int,
     most_steps: int | None = None,
     tell: Tell | None = None,
-) -> Outcomes:
+) -> TeamEpisodes:
     """Greedy episodes on envs of their own; the arguments are those of `evaluate.play`, an env step being a turn."""
     with closing(_open(spec, min(episodes, MOST_HOST_ENVS))) as team:
         playing = _Playing(team)
@@ -55,7 +48,7 @@ def play_team_on_host(
         )
     means = {key: np.mean([each.info[key] for each in by_agent], axis=0) for key in keys}
     mean = np.mean([each.episode_return for each in by_agent], axis=0)
-    return Outcomes(by_agent, played._replace(episode_return=mean, info=means))
+    return TeamEpisodes(by_agent, played._replace(episode_return=mean, info=means))
 
 
 def record_team_on_host(spec: Spec, greedy: Sequence[Greedy], seed: int) -> "tuple[list[Image], float]":

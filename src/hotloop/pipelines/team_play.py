@@ -1,7 +1,7 @@
 """Greedy episodes that all agents of a device env play together: an evaluation in one program, or one as pictures."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +10,10 @@ import numpy as np
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.device import Drawable, reset_all
 from hotloop.envs.multi_agent import MultiAgentEnv
-from hotloop.evaluate import Episodes
+from hotloop.evaluate import Episodes, TeamEpisodes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-
-class Outcomes(NamedTuple):
-    """The same episodes, as each agent saw them and as they were for all: means over the agents."""
-
-    by_agent: list[Episodes]
-    of_all: Episodes
 
 
 def team_program(
@@ -77,7 +70,7 @@ def joint_actions(engine: JaxEngine, params: jax.Array, obs_EM: Any) -> jax.Arra
     return jax.vmap(engine.greedy)(params, obs_ME).T
 
 
-def outcomes(result: Any) -> Outcomes:
+def outcomes(result: Any) -> TeamEpisodes:
     """Bring the outcome of a team program to the host."""
     return_EM, length_E, info, alive_E = jax.device_get(result)  # sync
     num_agents = return_EM.shape[1]
@@ -88,12 +81,12 @@ def outcomes(result: Any) -> Outcomes:
 
     means = {name: values.mean(axis=1) if values.ndim == 2 else values for name, values in info.items()}
     of_all = Episodes(return_EM.mean(axis=1), length_E, means, endless=alive_E)
-    return Outcomes([of(index) for index in range(num_agents)], of_all)
+    return TeamEpisodes([of(index) for index in range(num_agents)], of_all)
 
 
 def play_team(
     env: MultiAgentEnv, engine: JaxEngine, params: jax.Array, episodes: int, max_steps: int, seed: int
-) -> Outcomes:
+) -> TeamEpisodes:
     """Greedy episodes of trained agents."""
     run = jax.jit(team_program(env, engine, episodes, max_steps))
     return outcomes(run(params, jax.random.key(seed)))

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test test-heavy test-slow bench lint docs clean
+.PHONY: train test test-heavy test-slow soak bench lint docs clean
 
 train: $(VENV)/.core
 	$(BIN)/hotloop train cartpole
@@ -19,8 +19,12 @@ test-heavy: $(VENV)/.test
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
 
+# Actors killed fifty times, ten minutes of training with kills: memory and open files stay as they are.
+soak: $(VENV)/.test
+	$(BIN)/python -m pytest -m slow tests/faults/test_processes_kills.py tests/faults/test_processes_soak.py
+
 bench: $(VENV)/.test
-	for name in update qloss slm_lab train iteration startup family learning flood env snake treasure sfc sum_tree replay pixels; do $(BIN)/hotloop bench $$name || exit 1; done
+	for name in update qloss slm_lab train iteration startup family learning flood env snake treasure sfc sum_tree replay transport processes actors pixels; do $(BIN)/hotloop bench $$name || exit 1; done
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -145,11 +145,14 @@ def _own_env_of(spec: Spec, own: Own) -> "OwnEnv | None":
     from hotloop.envs.own import stepped_on_host, understand
 
     found = understand(own.env, spec.env.options)
-    return found if ENGINES[spec.engine].has_programs else stepped_on_host(found)
+    on_host = not ENGINES[spec.engine].has_programs or registry.opens_envs_elsewhere(spec.pipeline)
+    return stepped_on_host(found) if on_host else found
 
 
 def _steps_on_device(spec: Spec, own_env: "OwnEnv | None") -> bool:
-    return registry.steps_on_device(spec.env.id, spec.engine) if own_env is None else own_env.device is not None
+    if own_env is not None:
+        return own_env.device is not None
+    return registry.steps_on_device(spec.env.id, spec.engine, spec.pipeline)
 
 
 def _has_agents(spec: Spec, own_env: "OwnEnv | None") -> bool:
@@ -310,14 +313,15 @@ class Player:
         spec, wanted = self.spec, self.spec.pipeline
         kind = "a device env" if self.on_device else "a Gymnasium env, stepped on the host"
         if not self.on_device and registry.is_device_env(spec.env.id):
-            kind = f"a device env, which engine {spec.engine} steps from the host"
+            who = f"pipeline {wanted}" if registry.opens_envs_elsewhere(wanted) else f"engine {spec.engine}"
+            kind = f"a device env, which {who} steps from the host"
         elif spec.agents is not None:
             where = "in a program on the device" if self.on_device else "on the host"
             kind = f"one with several agents, stepped {where}"
         fitting = [name for name in PIPELINES if self._serves(name)]
         if wanted not in ("auto", *fitting):
             raise SpecError(
-                f"pipeline {wanted} does not serve {spec.env.id}, which is {kind}; use {' or '.join(fitting)}, or auto"
+                f"pipeline {wanted} does not serve {spec.env.id}, which is {kind}; use {', '.join(fitting)} or auto"
             )
         if self.on_device and (unserved := only_on_the_host(spec)):
             why = "their replay is on the device and stores whole transitions"
@@ -384,6 +388,10 @@ class Assembly(Player):
 
     def _make_pipeline(self) -> "Pipeline":
         make = registry.imported(self._makers(self.pipeline_choice.name)[self.spec.learns_from])
+        if registry.opens_envs_elsewhere(self.pipeline_choice.name):
+            own_env = self._own_env and self._own_env.trained
+            in_processes: Pipeline = make(self.spec, self.env, self.engine, own_env and own_env.make, self.own.network)
+            return in_processes
         if self.team is not None:
             joint: Pipeline = make(self.spec, self.team, self.engines)
             return joint
@@ -414,6 +422,15 @@ class Assembly(Player):
         from hotloop.envs.host import open_envs
 
         env = self.spec.env
+        if registry.opens_envs_elsewhere(self.pipeline_choice.name):
+            if self._own_env is not None and self._own_env.is_instance:
+                raise SpecError(
+                    f"env is one instance of {self._own_env.name}, which stays in this process; give a factory, a "
+                    "function that makes such an env, or use pipeline sync"
+                )
+            spaces = super()._look_at_host_env()
+            self._check_evaluation(spaces)
+            return spaces
         if self._own_env is not None and self._own_env.is_instance:
             self._refuse_several(self._own_env.name)
         self.envs = open_envs(self._trained_env_id, env.num_envs, env.options, env.vectorization, env.info, env.observe)

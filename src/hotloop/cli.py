@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hotloop.errors import HotloopError, SpecError
+from hotloop.errors import ActorsFailed, HotloopError, SpecError
 from hotloop.interrupts import INTERRUPTED, EndsTheCommand
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ EnvOption = Annotated[str | None, typer.Option(help="Env id; alone, trains the d
 StepsOption = Annotated[int | None, typer.Option(help="Env steps in all (stop.steps).")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 EngineOption = Annotated[str | None, typer.Option(help="Who does the array maths: jax or torch.")]
+ActorsOption = Annotated[int | None, typer.Option(help="Processes that step the envs; pipeline processes.")]
 PipelineOption = Annotated[str | None, typer.Option(help="How experience flows; auto by default.")]
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; must not exist.")]
 TrustOption = Annotated[bool, typer.Option("--trust", help="Import the module that a run from elsewhere names.")]
@@ -63,6 +64,7 @@ def train(
     seeds: Annotated[int | None, typer.Option(help="How many seeds to train, from --seed on.")] = None,
     engine: EngineOption = None,
     pipeline: PipelineOption = None,
+    actors: ActorsOption = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say how much memory it needs, and stop.")] = False,
     out: OutOption = None,
     as_json: JsonOption = False,
@@ -72,20 +74,22 @@ def train(
     from hotloop.spec.reading import is_slm_lab_file
 
     seeds = 1 if seeds is None and _is_profiled() and spec is not None and is_slm_lab_file(spec) else seeds
-    short = {"engine": engine, "pipeline": pipeline, "seeds": seeds}
+    short = {"engine": engine, "pipeline": pipeline, "actors.count": actors, "seeds": seeds}
     parsed = _read_spec(spec, set_, {"env.id": env, "stop.steps": steps, "seed": seed, **short}, name, var)
     if plan:
         from hotloop.assembly import Assembly
         from hotloop.envs.naming import look_in_current_folder
-        from hotloop.run_plan import memory_plan
+        from hotloop.run_plan import actors_plan, memory_plan, say_actors
 
         look_in_current_folder(parsed.env.id)
         with Assembly(parsed) as assembly:
-            memory = memory_plan(assembly)
+            memory, in_processes = memory_plan(assembly), actors_plan(assembly)
         if as_json:
-            _print_json(memory.as_json())
+            _print_json(memory.as_json() | ({} if in_processes is None else {"processes": in_processes}))
         else:
             typer.echo(str(memory))
+            if in_processes is not None:
+                typer.echo(say_actors(in_processes))
         if memory.refusal():
             raise SpecError(str(memory.refusal()))
         return
@@ -104,6 +108,7 @@ def profile(
     seed: SeedOption = None,
     engine: EngineOption = None,
     pipeline: PipelineOption = None,
+    actors: ActorsOption = None,
     trace: Annotated[
         bool, typer.Option("--trace", help="Also write a trace by the profiler of JAX or PyTorch, for Perfetto.")
     ] = False,
@@ -119,6 +124,7 @@ def profile(
 
     if spec is None and env is not None and not registry.is_device_env(env) and not registry.has_agents(env):
         unused = {"--steps": steps, "--seed": seed, "--engine": engine, "--pipeline": pipeline, "--out": out}
+        unused["--actors"] = actors
         unused["--trace"] = trace or None
         found = api.profile_env(env, **_env_options(_parse_set(set_ or []), unused))
         if as_json:
@@ -132,7 +138,7 @@ def profile(
         return
     # Of several sessions of SLM-Lab's, one is looked at.
     sessions = {"seeds": 1} if spec is not None and is_slm_lab_file(spec) else {}
-    short = {"engine": engine, "pipeline": pipeline, **sessions}
+    short = {"engine": engine, "pipeline": pipeline, "actors.count": actors, **sessions}
     parsed = _read_spec(spec, set_, {"env.id": env, "stop.steps": steps, "seed": seed, **short}, name, var)
     _report(lambda reporter: api.profile(parsed, out=out or api.DEFAULT, trace=trace, reporter=reporter), as_json)
 
@@ -410,6 +416,8 @@ def main() -> None:
         try:
             app()
         except HotloopError as error:
+            if isinstance(error, ActorsFailed) and error.words:
+                print(error.words.rstrip(), file=sys.stderr)
             print(f"hotloop: {_one_line(error)}", file=sys.stderr)
             sys.exit(error.exit_code)
         except SystemExit as ended:
@@ -578,7 +586,7 @@ def _next_commands(run: "Run", path: Path) -> dict[str, str]:
     elif ended_by != "episodes":  # a new end would change nothing
         further = max(spec.stop.steps, _about_twice(int(run.env_steps)))
         commands["continue"] = f"hotloop resume {named} --steps {further}{trust}"
-    on_host = not registry.steps_on_device(spec.env.id, spec.engine)
+    on_host = not registry.steps_on_device(spec.env.id, spec.engine, spec.pipeline)
     is_found_here = not from_outside(spec) or folder.made_in in ("", os.getcwd())
     if "profile" not in run.result and is_found_here and not profile_refusal(spec, on_host=on_host):
         commands["profile"] = f"hotloop profile {shlex.quote(str(path / 'spec.yaml'))}"

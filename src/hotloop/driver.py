@@ -15,7 +15,7 @@ import numpy as np
 from hotloop import evaluating, figures, final_pictures, run_plan, stopping
 from hotloop.assembly import Assembly
 from hotloop.clock import Clock, Rates, StageClock
-from hotloop.errors import DeviceFailed, EnvFailed, NetworkFailed, NotFinite, SpecError
+from hotloop.errors import ActorsFailed, DeviceFailed, EnvFailed, NetworkFailed, NotFinite, SpecError
 from hotloop.interrupts import Interrupts
 from hotloop.listeners import Audience, Checkpoint, Chunk, End, Evaluation, Listener, Log, Start
 from hotloop.narrator import Narrator
@@ -186,13 +186,17 @@ class Driver:
         """Do something with envs and devices; when these end the run, it is saved before."""
         try:
             return work()
-        except (NotFinite, EnvFailed, DeviceFailed, NetworkFailed, SpecError) as error:
+        except (NotFinite, EnvFailed, DeviceFailed, NetworkFailed, ActorsFailed, SpecError) as error:
             now = self.session.read()
             self._log(now)
             kept = self.store.what_was_kept(self._checkpoint(now))
             kind = EnvFailed if isinstance(error, SpecError) else type(error)  # too late for the spec to be at fault
-            nothing = "" if kind in (DeviceFailed, NetworkFailed) else "nothing of it was stored, and "
-            raise kind(f"{error} (env step {now.env_steps:,}); {nothing}{kept}") from error
+            nothing = "" if kind in (ActorsFailed, DeviceFailed, NetworkFailed) else "nothing of it was stored, and "
+            message = f"{error} (env step {now.env_steps:,}); {nothing}{kept}"
+            if isinstance(error, ActorsFailed):
+                self.store.note(now.env_steps, f"{message}\n{error.words}")
+                raise ActorsFailed(message, error.words) from error
+            raise kind(message) from error
 
     def _stop_if_diverged(self, host: Reading) -> None:
         index = stopping.diverged_member(self.spec, host)
@@ -204,13 +208,21 @@ class Driver:
     def _log(self, host: Reading, *, forget: bool = False) -> None:
         """Tell a line of metrics; `forget` begins the sums of the next one."""
         self.logged_at = host.env_steps
-        for notice in self.session.notices():
-            self.reporter.warn(notice)
+        self._tell_notices(host.env_steps)
         line: Figures = {**self._line(host, self.clock.lap(host)), **self.session.own_figures()}
         line |= figures.stages_of(self.stages.lap())
         if forget:
             self.session.forget_totals()
         self.audience.tell(Log(host.env_steps, line))
+
+    def _tell_notices(self, env_steps: int) -> None:
+        """Say and keep what has happened: a line, below which a traceback may stand."""
+        for notice in self.session.notices():
+            line, _, trace = notice.partition("\n")
+            self.reporter.warn(line)
+            if trace:
+                self.reporter.say(trace)
+            self.store.note(env_steps, notice)
 
     def _show(self, host: Reading) -> None:
         shown = figures.shown_of(self._line(host, self.clock.recent), self.standing)

@@ -1,8 +1,19 @@
 """How the running episodes of N envs on the host have gone so far. On the device: `pipelines/vector_step.py`."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from hotloop.experience import VectorStep
+
+
+class Finished(NamedTuple):
+    """Sums over the episodes that ended in a vector step."""
+
+    episodes: int
+    episode_return: float
+    episode_length: float
+    info: dict[str, float]
 
 
 class RunningEpisodes:

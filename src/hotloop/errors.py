@@ -29,6 +29,17 @@ class NetworkFailed(HotloopError):
     """A network of the user's own raised in mid-run; the message says what. The run is saved."""
 
 
+class ActorsFailed(HotloopError):
+    """An actor cannot do its work, nor another process in its place; the message says why. The run is saved."""
+
+    def __init__(self, message: str, words: str = "") -> None:
+        """`words` are what it said last: a traceback, or what its threads were doing."""
+        super().__init__(message)
+        self.words = words
+        if words:
+            self.add_note(words)  # which Python shows below the message
+
+
 class Diverged(HotloopError):
     """Too many updates in a row were not finite; the message says where the state was saved."""
 

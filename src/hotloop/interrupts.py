@@ -25,6 +25,9 @@ class Interrupts:
     May be entered again within itself, where a run consists of runs; the outermost gives the handlers back.
     """
 
+    going_on: "Interrupts | None" = None
+    """Those of the run that is going on in this process, if one is."""
+
     def __init__(self) -> None:
         self.seen: str | None = None
         self._depth = 0
@@ -32,6 +35,7 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         self._depth += 1
+        Interrupts.going_on = self
         if self._depth == 1 and threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._note)
@@ -40,6 +44,7 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         if self._depth == 0:
+            Interrupts.going_on = None
             for number, handler in self._before.items():
                 signal.signal(number, handler)
 
@@ -52,6 +57,11 @@ class Interrupts:
         self.seen = f"stopped by {signal.Signals(number).name}"
         for other in self._before:
             signal.signal(other, signal.SIG_DFL)
+
+
+def end_is_wanted() -> bool:
+    """Whether a signal has asked the run that is going on to end: what waits for others waits no longer."""
+    return Interrupts.going_on is not None and Interrupts.going_on.seen is not None
 
 
 @contextlib.contextmanager

@@ -52,6 +52,9 @@ class PipelineRecord(NamedTuple):
     agents act, `make(spec, team, engines)`."""
     steps_meanwhile: bool = False
     """Envs step while updates run, so that their times overlap."""
+    in_processes: bool = False
+    """Envs are opened elsewhere, and device envs stepped there as well: `make(spec, spaces, engine, make_env, network)`
+    gets what the user brought along."""
 
 
 class TorsoRecord(NamedTuple):
@@ -213,6 +216,12 @@ PIPELINES: Mapping[str, PipelineRecord] = {
         steps_meanwhile=True,
         on_host={"transitions": "hotloop.pipelines.concurrent:pipeline"},
     ),
+    "processes": PipelineRecord(
+        about="envs in processes of their own, which hand experience over in shared memory (Linux, x86)",
+        steps_meanwhile=True,
+        in_processes=True,
+        on_host={"transitions": "hotloop.pipelines.processes:pipeline"},
+    ),
 }
 BENCHES: Mapping[str, Entry] = {
     "update": Entry("hotloop.bench.update:run", "one gradient step against eager PyTorch and its own matrix products"),
@@ -247,6 +256,16 @@ BENCHES: Mapping[str, Entry] = {
     "pixels": Entry("hotloop.bench.pixels:run", "Pong by each pipeline and by SB3; acting against the bare emulators"),
     "replay": Entry("hotloop.bench.replay:run", "what priorities and stacks of single frames cost, and save"),
     "sum_tree": Entry("hotloop.bench.sum_tree:run", "draws and updates of prioritised replay against a tree in Python"),
+    "transport": Entry(
+        "hotloop.bench.transport:run", "parcels and weights between processes against a plain copy; wake-ups"
+    ),
+    "processes": Entry(
+        "hotloop.bench.processes:run", "envs in processes against sync and concurrent, and what holds each back"
+    ),
+    "actors": Entry(
+        "hotloop.bench.actors:run",
+        "an actor and a learner that share a buffer, and each piece of advice for them alone",
+    ),
     "family": Entry("hotloop.bench.family:run", "what each head, target and replay costs beside plain DQN"),
     "learning": Entry(
         "hotloop.bench.learning:run", "every preset on CartPole until solved, Snake beside its reference scores"
@@ -304,8 +323,15 @@ def has_agents(env_id: str) -> bool:
     return env_id.startswith(PETTINGZOO) or any(ENVS[name].has_agents for name in names if name in ENVS)
 
 
-def steps_on_device(env_id: str, engine: str) -> bool:
+def opens_envs_elsewhere(pipeline: str) -> bool:
+    """Whether envs are stepped in processes of their own."""
+    return pipeline in PIPELINES and PIPELINES[pipeline].in_processes
+
+
+def steps_on_device(env_id: str, engine: str, pipeline: str) -> bool:
     """Whether envs of this id are a part of programs on the device; else they are stepped from the host."""
+    if opens_envs_elsewhere(pipeline):
+        return False
     return is_device_env(env_id) and (engine not in ENGINES or ENGINES[engine].has_programs)
 
 

@@ -1,7 +1,9 @@
 """What a run will need and do, before it starts: its memory, and the few lines a person sees."""
 
+from hotloop import registry
 from hotloop.assembly import Assembly
-from hotloop.replay.plan import MemoryPlan, available_host_memory
+from hotloop.plain import Figures, number, numbers
+from hotloop.replay.plan import MemoryPlan, available_host_memory, readable
 from hotloop.spec import Spec
 from hotloop.trees import ArraySpec
 
@@ -26,6 +28,8 @@ def memory_plan(assembly: Assembly) -> MemoryPlan:
     assert replay is not None  # whatever is not on-policy has one
     drawn, batch = spec.updates_per_draw, spec.replay.batch_size
     stored = {f"replay of {replay.capacity:,} transitions{times}": rows * learning_bytes}
+    if (in_processes := actors_plan(assembly)) is not None:
+        stored["shared with the actors"] = int(number(in_processes, "shared_bytes"))
     used = {
         f"weights, target, moments, gradient{times}": 5 * weights,
         f"{drawn} batches": num_devices * 2 * drawn * batch * replay.row_bytes,
@@ -36,6 +40,26 @@ def memory_plan(assembly: Assembly) -> MemoryPlan:
         return MemoryPlan({**stored, **used}, available, _memory_remedies(assembly))
     beside = MemoryPlan(used, available, (), "replay.batch_size", f"{assembly.machine['device']} memory")
     return MemoryPlan(stored, available_host_memory(), _memory_remedies(assembly), where="host memory", beside=beside)
+
+
+def actors_plan(assembly: Assembly) -> Figures | None:
+    """What processes that step the envs will be and take; None where this one steps them."""
+    if not registry.opens_envs_elsewhere(assembly.pipeline_choice.name):
+        return None
+    from hotloop.pipelines.processes import ProcessesPipeline
+
+    assert isinstance(assembly.pipeline, ProcessesPipeline)
+    return assembly.pipeline.plan()
+
+
+def say_actors(plan: Figures) -> str:
+    """The same in a line."""
+    envs = " or ".join(f"{count:g}" for count in numbers(plan, "envs_of_each"))
+    return (
+        f"actors: {plan['actors']} process(es) of {plan['threads_of_each']} thread, {envs} env(s) each, parcels of "
+        f"{plan['steps_per_parcel']} steps; {readable(int(number(plan, 'shared_bytes')))} of shared memory, "
+        f"{plan['descriptors']} file descriptors"
+    )
 
 
 def _memory_remedies(assembly: Assembly) -> tuple[str, ...]:
@@ -60,6 +84,8 @@ def describe(assembly: Assembly) -> list[str]:
         f"pipeline: {assembly.pipeline_choice}; device: {machine['device']}; threads: {machine['threads']}",
         str(memory_plan(assembly)),
     ]
+    if (in_processes := actors_plan(assembly)) is not None:
+        lines.append(say_actors(in_processes))
     replay = assembly.pipeline.replay
     if replay is not None and replay.capacity != spec.replay.capacity:
         lines.append(

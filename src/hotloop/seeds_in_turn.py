@@ -14,7 +14,7 @@ from functools import partial
 
 from hotloop.assembly import Assembly, Own
 from hotloop.driver import Driver
-from hotloop.errors import HotloopError, SpecError
+from hotloop.errors import ActorsFailed, HotloopError, SpecError
 from hotloop.figures import Turn, result_in_turn
 from hotloop.interrupts import Interrupts
 from hotloop.listeners import Listener
@@ -137,7 +137,10 @@ class SeedsInTurn:
             except HotloopError as error:
                 if error is driver.audience.error:  # a listener's own
                     raise
-                raise type(error)(f"{self.members.named(index)}: {error}") from error
+                message = f"{self.members.named(index)}: {error}"
+                if isinstance(error, ActorsFailed):
+                    raise ActorsFailed(message, error.words) from error
+                raise type(error)(message) from error
         self._asked = driver.audience.stopped_by
         if driver.spec.torch != self.spec.torch:  # what the engine chose by measuring holds for the seeds that follow
             self.spec = self.spec.model_copy(update={"torch": driver.spec.torch})

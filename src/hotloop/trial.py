@@ -49,7 +49,7 @@ def trial(
     with Assembly(parsed, own, substitutes) as assembly, _metrics(substitutes.log) as metrics:
         session, notices = begun(assembly), list(assembly.notices)
         warm_up(session, assembly.spec)
-        return _measured(session, assembly.spec, seconds, metrics, notices)
+        return measured(session, assembly.spec, seconds, metrics, notices)
 
 
 def substitutes_of(replace: Replace) -> Substitutes:
@@ -80,7 +80,8 @@ def warm_up(session: Session, spec: Spec) -> None:
     session.advance(1)
 
 
-def _measured(session: Session, spec: Spec, seconds: float, metrics: Metrics | None, notices: list[str]) -> Trial:
+def measured(session: Session, spec: Spec, seconds: float, metrics: Metrics | None, notices: list[str]) -> Trial:
+    """Train a session that learns for about so many seconds more, with lines of metrics if there is where to."""
     endless = spec.model_copy(update={"stop": spec.stop.model_copy(update={"steps": 2**62})})
     first = host = session.read()
     pace, clock, stages = Pace(endless), Clock(lambda: 0.0, host), StageClock(session.spans)

@@ -1,8 +1,46 @@
+import signal
 import sys
 from pathlib import Path
 
+import psutil
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "oracle"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
 
 from hotloop_process import finished, finished_once, hotloop, spec_file
 
 __all__ = ["finished", "finished_once", "hotloop", "spec_file"]
+
+
+@pytest.fixture
+def in_time():
+    """A test that hangs fails after two minutes, with the place where it stood."""
+
+    def too_late(*_):
+        raise TimeoutError("the test has not ended after 120 s")
+
+    before = signal.signal(signal.SIGALRM, too_late)
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def nothing_left():
+    """No actor stays behind."""
+    before = set(_children())
+    yield
+    assert set(_children()) <= before
+
+
+def _children():
+    return [child.pid for child in psutil.Process().children(recursive=True) if _is_actor(child)]
+
+
+def _is_actor(process):
+    try:
+        return any("actor_process" in word for word in process.cmdline())
+    except psutil.Error:
+        return False

@@ -270,23 +270,24 @@ class NaiveSfc:
     # -- what is seen -----------------------------------------------------------------------------
 
     def observation(self) -> dict[str, np.ndarray]:
-        dc = [min(self.installed[self.dc][vnf] / 10, 1) for vnf in VNFS] + [min(self.idle(v) / 10, 1) for v in VNFS]
+        dc = [many(self.installed[self.dc][vnf]) for vnf in VNFS] + [many(self.idle(vnf)) for vnf in VNFS]
         dc += [self.free(STORAGE, 2048) / 2048, self.free(CPU, self.cpu[self.dc]) / 119]
         services, pending = [], []
         for service in SERVICES:
             live = [request for request in self.requests if request.service == service and request.is_pending]
-            here = [request for request in live if self.dc in request.placed]
-            has = {v for r in here for v, where in zip(r.chain, r.placed, strict=False) if where == self.dc}
+            here = [
+                request for request in live if self.dc == (request.placed[-1] if request.placed else request.source)
+            ]
+            has = {vnf for request in here for vnf in request.chain[: len(request.placed)]}
             lack = {vnf for request in here for vnf in request.chain[len(request.placed) :]}
             services.append([bool(here), *(vnf in has for vnf in VNFS), *(vnf in lack for vnf in VNFS)])
             if not live:
                 pending.append([0.0] * 10)
                 continue
-            places = -(-LIMIT_MS[service] // self.arrival_every)
             urgent = min(live, key=lambda request: request.arrived)
             left = (LIMIT_MS[service] - (self.now - urgent.arrived)) / LIMIT_MS[service]
-            waiting = [sum(self.waits(r) and r.needs == vnf for r in live) / places for vnf in VNFS]
-            pending.append([1, len(live) / places, left, urgent.total_kbps() / 1_000_000, *waiting])
+            waiting = [many(sum(self.waits(r) and r.needs == vnf for r in live)) for vnf in VNFS]
+            pending.append([1, many(len(live)), left, urgent.total_kbps() / 1_000_000, *waiting])
         arrays: dict[str, Any] = {"dc": dc, "dc_services": services, "pending": pending}
         return {name: np.array(values, np.float32) for name, values in arrays.items()}
 
@@ -298,3 +299,8 @@ class NaiveSfc:
             "delay_ms": float(np.mean(self.delays)) if self.delays else float("nan"),
             "cpu_use": float(np.mean(self.cpu_use)) if self.cpu_use else float("nan"),
         }
+
+
+def many(count: int) -> float:
+    """None is 0, one is 1/2, two are 2/3."""
+    return 1 - 1 / (1 + count)

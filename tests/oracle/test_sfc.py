@@ -483,11 +483,17 @@ def _replayed(env: Sfc, first: Any, moves: Moves) -> Games:
     return Games(env, moves, arrays, events)
 
 
-def test_progress_moves_rewards_and_changes_no_sum_but_by_what_is_pending() -> None:
-    """A potential: the sum of an episode's rewards differs by what pending requests have at the end."""
-    plain, early = Sfc(dcs=4, steps=12), Sfc(dcs=4, steps=12, progress=2.0)
+@pytest.mark.parametrize(
+    ("options", "is_positive"),
+    [({"progress": 2.0}, True), ({"lateness": 1.5}, False), ({"progress": 9.0, "lateness": 1.0}, True)],
+)
+def test_a_potential_moves_rewards_and_changes_no_sum_but_by_what_is_pending(
+    options: dict[str, float], is_positive: bool
+) -> None:
+    """The sum of an episode's rewards differs by what pending requests have, and how late they are, at the end."""
+    plain, early = Sfc(dcs=4, steps=12), Sfc(dcs=4, steps=12, **options)
 
-    def episode(env: Sfc, key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def episode(env: Sfc, key: jax.Array) -> tuple[jax.Array, jax.Array, SfcState]:
         def step(carry: Any, i: jax.Array) -> Any:
             state, total, over = carry
             act_key, env_key = jax.random.split(jax.random.fold_in(key, i))
@@ -498,19 +504,53 @@ def test_progress_moves_rewards_and_changes_no_sum_but_by_what_is_pending() -> N
 
         start = (env.reset(key)[0], jnp.float32(0), jnp.bool_(False))
         (state, total, _), rewards = jax.lax.scan(step, start, jnp.arange(400))
-        return total, rewards, early._potential(state)
+        return total, rewards, state
 
     for seed in range(3):
         key = jax.random.key(seed)
         total, rewards, _ = jax.jit(lambda k: episode(plain, k))(key)
-        total_early, rewards_early, pending = jax.jit(lambda k: episode(early, k))(key)
+        total_early, rewards_early, state = jax.jit(lambda k: episode(early, k))(key)
+        pending = _potential_in_loops(state, **options)
         np.testing.assert_allclose(total_early - total, pending, atol=1e-4)
-        assert pending > 0
+        assert (pending > 0) == is_positive
+        assert pending != 0
         assert not np.allclose(rewards, rewards_early)
-        assert (np.asarray(rewards_early) > 0).sum() > (np.asarray(rewards) > 0).sum()
 
 
-@pytest.mark.parametrize("progress", [-1, "much", True, 101])
-def test_progress_that_is_none_is_refused(progress: Any) -> None:
-    with pytest.raises(TypeError, match="progress is"):
-        Sfc(progress=progress)
+def _potential_in_loops(state: SfcState, progress: float = 0.0, lateness: float = 0.0) -> float:
+    r, total = jax.tree.map(np.asarray, state.requests), 0.0
+    for s, service in enumerate(SERVICES):
+        for k in range(r.live.shape[1]):
+            if r.live[s, k] and r.stage[s, k] < len(CHAINS[service]):
+                total += progress * r.stage[s, k] / len(CHAINS[service])
+                total -= lateness * (int(state.now) - r.arrived[s, k]) / LIMIT_MS[service]
+    return total
+
+
+def test_a_needed_function_costs_what_the_option_says() -> None:
+    """Of the same moves only those that uninstall a needed function are rewarded otherwise."""
+    rewards = {}
+    for needed in (-0.5, 0.0):
+        env = Sfc(dcs=2, steps=8, needed=needed)
+
+        def step(state: Any, i: jax.Array, env: Sfc = env) -> Any:
+            act_key, env_key = jax.random.split(jax.random.fold_in(jax.random.key(1), i))
+            action = jax.random.categorical(act_key, jnp.where(env.action_mask(state), 0.0, -jnp.inf))
+            state, _, reward, *_ = env.step(state, action, env_key)
+            return state, (reward, action)
+
+        first, _ = env.reset(jax.random.key(0))
+        _, (reward, action) = jax.jit(lambda state, step=step: jax.lax.scan(step, state, jnp.arange(60)))(first)
+        rewards[needed] = np.asarray(reward), np.asarray(action)
+    (by_rules, action), (free, _) = rewards[-0.5], rewards[0.0]
+    differs = by_rules != free
+    assert differs.any()
+    assert (action[differs] < 6).all()
+    np.testing.assert_allclose((free - by_rules)[differs], 0.5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["progress", "lateness", "needed"])
+@pytest.mark.parametrize("value", ["much", True, 101, -101])
+def test_a_reward_that_is_none_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"{name} is"):
+        Sfc(**{name: value})

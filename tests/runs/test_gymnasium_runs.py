@@ -131,8 +131,8 @@ def test_a_replay_that_does_not_fit_is_refused_with_the_figures_and_remedies(hot
     [
         (["--env", "CartPol-v1"], "'CartPole-v1'"),
         (["--env", "Pendulum-v1"], "needs Discrete ones"),
-        (["--env", "CartPole-v1", "--pipeline", "fused"], "use sync or concurrent, or auto"),
-        (["cartpole", "--pipeline", "concurrent"], "use fused or sync, or auto"),
+        (["--env", "CartPole-v1", "--pipeline", "fused"], "use sync, concurrent, processes or auto"),
+        (["cartpole", "--pipeline", "concurrent"], "use fused, sync or auto"),
         (["--env", "CartPole-v1", "--set", "on_policy={}"], "on_policy is for device envs and pipeline fused"),
         (["cartpole", "--set", "log.save_replay=false"], "log.save_replay is not for device envs"),
         (["--env", "CartPole-v1", "--set", "replay.stacked_frames=3"], "observation has shape (4,)"),

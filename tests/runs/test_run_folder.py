@@ -24,7 +24,9 @@ def test_the_written_spec_is_the_spec_that_was_trained(finished_once):
 def test_the_written_spec_names_every_field_defaults_too(finished_once):
     written = (finished_once / "spec.yaml").read_text()
     for section in package.Spec().model_dump(mode="json"):
-        assert f"{section}:" in written
+        assert (f"\n{section}:" in written) == (
+            section not in ("version", "actors")
+        )  # a pipeline that is not used here
     assert "weight_decay: 0.0" in written
 
 

@@ -8,13 +8,16 @@ MODULES = (
     "hotloop.envs.check",
     "hotloop.replay.host",
     "hotloop.replay.hindsight",
+    "hotloop.replay.packer",
     "hotloop.replay.sum_tree",
     "hotloop.engines.protocol",
     "hotloop.engines.policies",
     "hotloop.evaluate",
     "hotloop.pipelines.actor",
     "hotloop.pipelines.learner",
+    "hotloop.pipelines.first_errors",
     "hotloop.pipelines.host_run",
+    "hotloop.transport.exchange",
 )
 
 

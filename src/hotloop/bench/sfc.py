@@ -224,7 +224,7 @@ def hotloop_decisions() -> Callable[[], None]:
     from hotloop.envs.device import Obs, legal_actions, reset_all, step_all
     from hotloop.envs.sfc import Sfc
 
-    env, engine, key = Sfc(), _engine(load_spec("sfc")), jax.random.key(0)
+    env, engine, key = Sfc(), _engine(load_spec("sfc_original", {"env.action_mask": True})), jax.random.key(0)
     params = engine.init(key).params
     explore_N = jnp.full(NUM_ENVS, 0.05)
 

@@ -16,6 +16,8 @@ from hotloop.runs import statistics
 
 FIRST_SEED, SEEDS, EPISODES = 100, 3, 64
 DCS = (2, 4, 6, 8)
+UNTRAINED = {"stop.steps": 1, "evaluation.every": 0}
+"""A block without gradient steps: what legal actions alone are worth."""
 
 
 def run(reporter: Reporter) -> Result:
@@ -25,25 +27,32 @@ def run(reporter: Reporter) -> Result:
 
     result = Result("sfc_learning", {**machine(), "seeds": f"{FIRST_SEED} to {FIRST_SEED + SEEDS - 1}"})
     with tempfile.TemporaryDirectory(prefix="hotloop-bench-") as folder:
-        with reporter.busy(f"training {SEEDS} seeds of sfc"):
-            done = hotloop.train("sfc", out=Path(folder) / "run", seed=FIRST_SEED, seeds=SEEDS)
+        fresh, done = [], []
+        for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+            with reporter.busy(f"training seed {seed}"):  # one after the other: a replay is too large to be moved about
+                fresh.append(hotloop.train("sfc", out=Path(folder) / f"fresh-{seed}", seed=seed, **UNTRAINED))
+                done.append(hotloop.train("sfc", out=Path(folder) / f"run-{seed}", seed=seed))
         for dcs in DCS:
             with reporter.busy(f"playing {EPISODES} episodes on {dcs} DCs"):
                 heuristics = played_by_heuristics(dcs)
-                agents = [
-                    load_with(done, {"env.options": {"dcs": dcs}}, which=f"seed-{seed}").evaluate(EPISODES, seed=dcs)
-                    for seed in done.seeds
-                ]
+                agents = {
+                    name: [
+                        load_with(run, {"env.options": {"dcs": dcs}}, which="last").evaluate(EPISODES, seed=dcs)
+                        for run in runs
+                    ]
+                    for name, runs in (("untrained network", fresh), ("sfc (DQN)", done))
+                }
             greedy = heuristics["greedy"]["acceptance_mean"]
             for name, figures in heuristics.items():
                 result.rows.append(_row(f"{dcs} DCs/{name}", figures, greedy))
-            each = np.array([one["acceptance_mean"] for one in agents])
-            means = {name: float(np.mean([one[name] for one in agents])) for name in agents[0]}
-            row = _row(f"{dcs} DCs/sfc (DQN)", means, greedy)
-            found = statistics.estimate(each)
-            row.note = f"{SEEDS} seeds: {', '.join(f'{one:.3f}' for one in each)}; {found.low:.3f}–{found.high:.3f}"
-            result.rows.append(row)
-    result.settings["training"] = f"{done.env_steps:,} env steps each, {done.seconds:.0f} s for all"
+            for name, played in agents.items():
+                each = np.array([one["acceptance_mean"] for one in played])
+                means = {figure: float(np.mean([one[figure] for one in played])) for figure in played[0]}
+                row, found = _row(f"{dcs} DCs/{name}", means, greedy), statistics.estimate(each)
+                row.note = f"{SEEDS} seeds: {', '.join(f'{one:.3f}' for one in each)}; {found.low:.3f}–{found.high:.3f}"
+                result.rows.append(row)
+    seconds = ", ".join(f"{run.seconds:.0f}" for run in done)
+    result.settings["training"] = f"{done[0].env_steps:,} env steps each, {seconds} s"
     return result
 
 

@@ -24,7 +24,8 @@ The figures are in `sfc_tables.py`, what the agent sees in `sfc_observation.py`.
 | too many requests | cannot be: a request is gone when its limit is reached, so each service has places enough |
 | the end of a step | CPU use is noted, time moves, instances and links are given back, requests are dropped, then others arrive |
 | the end | after `steps` steps, a truncation; nothing arrives at that moment |
-| `progress` | 0 is the rules' reward. Else what a pending request has of its chain counts as `progress` x its share of all functions, from the moment it has it, and no more when it is satisfied or dropped: a potential, which moves rewards to the allocations they are for and changes no episode's sum but by what is pending at its end |
+| `progress`, `lateness` | 0 is the rules' reward. Else a pending request counts as `progress` x the share of its functions that it has, less `lateness` x the share of its limit that has passed, and as nothing once it is satisfied or dropped: a potential, which moves rewards to the allocations they are for and losses to the time that was lost, and changes no episode's sum but by what is pending at its end |
+| `needed` | the reward for uninstalling a needed VNF, -0.5 by the rules. Where CPU is scarce somebody waits for every function, and an agent that is to accept much must uninstall all the same: 0 lets it |
 | acceptance | satisfied ÷ arrived, so what is pending at the end counts as not accepted |
 | delay | from arrival to destination, mean of the satisfied requests, NaN without any |
 | CPU use | CPU of installed instances ÷ CPU of all DCs, mean over the ends of steps, NaN before the first |
@@ -76,6 +77,8 @@ class Sfc:
     arrival_every: int = 4
     full_steps: bool = False
     progress: float = 0.0
+    lateness: float = 0.0
+    needed: float = NEEDED
 
     def __post_init__(self) -> None:
         if self.dcs is not None and (type(self.dcs) is not int or not FEWEST_DCS <= self.dcs <= MOST_DCS):
@@ -86,9 +89,11 @@ class Sfc:
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= most:
                 raise TypeError(f"{name} is {value!r}, expected a whole number of 1 … {most}")
-        is_number = isinstance(self.progress, int | float) and not isinstance(self.progress, bool)
-        if not is_number or not 0 <= self.progress <= 100:
-            raise TypeError(f"progress is {self.progress!r}, expected a number of 0 … 100")
+        for name, lowest, highest in (("progress", 0, 100), ("lateness", 0, 100), ("needed", -100, 0)):
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not lowest <= value <= highest:
+                raise TypeError(f"{name} is {value!r}, expected a number of {lowest} … {highest}")
         if type(self.full_steps) is not bool:
             raise TypeError(f"full_steps is {self.full_steps!r}, expected true or false")
 
@@ -150,7 +155,7 @@ class Sfc:
         reward = (
             jnp.where(satisfied, SATISFIED, 0.0)
             + jnp.where(valid, 0.0, INVALID)
-            + jnp.where(is_needed, NEEDED, 0.0)
+            + jnp.where(is_needed, self.needed, 0.0)
             + DROPPED * dropped
             + self._potential(state)
             - before
@@ -159,15 +164,16 @@ class Sfc:
         return state, self.observe(state), reward, jnp.bool_(False), truncated, figures(state)
 
     def _potential(self, state: SfcState) -> jax.Array | float:
-        """What pending requests have of their chains, in rewards."""
-        if not self.progress:
+        """What pending requests have of their chains, less the time they have lost, in rewards."""
+        if not self.progress and not self.lateness:
             return 0.0
         r = state.requests
-        return self.progress * jnp.sum(jnp.where(pending_of(r), r.stage / LENGTH[:, None], 0.0))
+        done, late = r.stage / LENGTH[:, None], (state.now - r.arrived) / LIMIT_MS[:, None]
+        return jnp.sum(jnp.where(pending_of(r), self.progress * done - self.lateness * late, 0.0))
 
     def observe(self, state: SfcState) -> dict[str, jax.Array]:
         """What the agent sees of a state."""
-        return sfc_observation.observe(state, survey(state), self.arrival_every)
+        return sfc_observation.observe(state, survey(state))
 
     def action_mask(self, state: SfcState) -> jax.Array:
         """All actions that are not invalid."""

@@ -3,14 +3,14 @@
 It knows nothing of replay or learning, and has a random stream of its own.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from hotloop.engines.protocol import Policy
 from hotloop.envs.host import EnvArrays
 from hotloop.envs.host_spaces import Actions, Observations
-from hotloop.episodes import RunningEpisodes
+from hotloop.episodes import Finished, RunningEpisodes
 from hotloop.experience import VectorStep
 from hotloop.pipelines.explorer import Explorer
 from hotloop.spans import Spans
@@ -50,15 +50,6 @@ class Envs(Protocol):
 
     def close(self) -> None:
         """Let the envs go."""
-
-
-class Finished(NamedTuple):
-    """Sums over the episodes that ended in a vector step."""
-
-    episodes: int
-    episode_return: float
-    episode_length: float
-    info: dict[str, float]
 
 
 class ActorArrays(EnvArrays, total=False):

@@ -12,9 +12,9 @@ from hotloop.trees import Arrays, Tree
 class Explorer:
     """Turns Q-values and chance into training actions."""
 
-    def __init__(self, spec: Spec, wanted: Tree[Draw]) -> None:
-        """`wanted` is what the policy takes of chance."""
-        self.wanted = wanted
+    def __init__(self, spec: Spec, wanted: Tree[Draw], power: float = 1.0) -> None:
+        """`wanted` is what the policy takes of chance; `power` is that to which ε is raised."""
+        self.wanted, self._power = wanted, power
         self._schedule = spec.exploration_schedule.model_dump()
         self._is_epsilon_greedy = isinstance(spec.exploration, EpsilonGreedy)
         self._explores_together = isinstance(spec.exploration, EpsilonGreedy) and spec.exploration.together
@@ -34,7 +34,9 @@ class Explorer:
             if self._explores_together:
                 coin_N[:] = coin_N[0]
             is_masked = legal_NA is not None
-            action_N = exploration.epsilon_greedy(q_NA, explore, coin_N, draw_N, is_masked=is_masked, xp=np)
+            action_N = exploration.epsilon_greedy(
+                q_NA, explore**self._power, coin_N, draw_N, is_masked=is_masked, xp=np
+            )
         else:
             action_N = exploration.boltzmann(q_NA, explore, random.gumbel(size=q_NA.shape), xp=np)
         return action_N.astype(np.int32)

@@ -17,10 +17,12 @@ from hotloop.errors import SpecError
 from hotloop.evaluate import Episodes, Tell
 from hotloop.experience import Totals
 from hotloop.members import Members, seeds
-from hotloop.pipelines.host_run import STAGES, HostPipeline, HostRun
+from hotloop.pipelines.host_run import HostPipeline, HostRun
 from hotloop.pipelines.host_team_play import play_team_on_host
+from hotloop.pipelines.learning_run import STAGES
 from hotloop.pipelines.session import Reading
 from hotloop.pipelines.sync import learn_if_due
+from hotloop.plain import number
 from hotloop.replay.host import HostReplay
 from hotloop.runs.state import from_arrays, to_arrays
 from hotloop.spans import Spans
@@ -176,7 +178,7 @@ class HostTeam:
         """What a line of metrics says beside the usual, as `HostRun.own_figures`: means over the learners."""
         each = [run.own_figures() for run in self.runs]
         names = dict.fromkeys(name for figures in each for name in figures)
-        return {name: float(np.mean([figures[name] for figures in each if name in figures])) for name in names}
+        return {name: float(np.mean([number(figures, name) for figures in each if name in figures])) for name in names}
 
     def notices(self) -> list[str]:
         """Envs that raised since the last time this was asked: all learners know of the same."""

@@ -1,5 +1,6 @@
 """What the host loop drives: a pipeline with its state, whatever that state is made of."""
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -8,6 +9,7 @@ from hotloop.engines.protocol import Choice, Weights
 from hotloop.evaluate import Episodes, Tell
 from hotloop.experience import Totals
 from hotloop.members import Members
+from hotloop.plain import Json
 from hotloop.spans import Spans
 
 
@@ -79,7 +81,7 @@ class Session(Protocol):
     def read(self) -> Reading:
         """Bring over the numbers of the present state; waits for it."""
 
-    def own_figures(self) -> dict[str, float]:
+    def own_figures(self) -> Mapping[str, Json]:
         """What a line of metrics says of this session beside what is in a Reading."""
 
     def notices(self) -> list[str]:

@@ -3,6 +3,7 @@
 from hotloop.engines.protocol import Engine
 from hotloop.envs.host import HostEnvs
 from hotloop.pipelines.host_run import HostPipeline, HostRun
+from hotloop.pipelines.learning_run import LearningRun
 from hotloop.spec import Spec
 
 
@@ -17,7 +18,7 @@ def run_block(run: HostRun) -> None:
     learn_if_due(run)
 
 
-def learn_if_due(run: HostRun) -> None:
+def learn_if_due(run: LearningRun) -> None:
     """The p gradient steps of a block, if its steps have earned them."""
     if run.learner.takes_turn():
         run.take_over(lambda: run.learner.learn(run.learner.draw(run.env_steps)))

@@ -10,7 +10,7 @@ from hotloop.profiling import show
 from hotloop.profiling.figures import HostProfile
 from hotloop.profiling.report import course_of, of_the_run, seconds_between, stage, what_changed
 from hotloop.progress import Reporter
-from hotloop.registry import PIPELINES
+from hotloop.registry import PIPELINES, opens_envs_elsewhere
 from hotloop.runs import metrics
 from hotloop.runs.folder import RunFolder
 from hotloop.spans import Spans
@@ -28,6 +28,8 @@ ADVICE = {
     "transfer": "the way to the device is what holds this run back: smaller batches, uint8 observations",
     "evaluate": "evaluations are what hold this run back: raise evaluation.every, or lower evaluation.episodes or "
     "evaluation.max_share",
+    "wait": "the actors are what holds this run back: more of them (actors.count) or more envs of each, if there are "
+    "cores left, or a faster env",
     "log": "saving and logging are what hold this run back: raise log.checkpoint_every or log.every",
 }
 LEARNER = ("redraw", "transfer", "update")
@@ -64,7 +66,8 @@ def build(spec: Spec, pipeline: PipelineChoice, rows: list[Figures], result: Fig
     blocks = steps / spec.block_plan.env_steps
     of_stages = [inner(b, "stage_seconds") for _, b in pairs]
     spent = {name: sum(number(each, name) for each in of_stages) for name in inner(train[-1], "stage_seconds")}
-    is_concurrent = PIPELINES[pipeline.name].steps_meanwhile
+    record = PIPELINES[pipeline.name]
+    is_concurrent = record.steps_meanwhile and not record.in_processes  # which has a stage for its waiting
     evaluate, log = spent.pop("evaluate"), spent.pop("log")
     beside = sum(spent[name] for name in LEARNER) if is_concurrent else 0.0
     wall = seconds + evaluate  # which the speed of a line of metrics leaves out
@@ -106,8 +109,8 @@ def _what_costs(spec: Spec, report: HostProfile, is_concurrent: bool) -> list[st
         advice = (
             "learning is what holds this run back: a smaller network or batch_size, or fewer turns, make it do less"
         )
-    elif most["stage"] == "update" and spec.agents is not None:
-        advice = advice.partition("; ")[0]  # there is no pipeline beside sync for several agents
+    elif most["stage"] == "update" and (spec.agents is not None or opens_envs_elsewhere(spec.pipeline)):
+        advice = advice.partition("; ")[0]  # there is none beside sync for several agents; the other has actors already
     said = f"the costliest stage is {most['stage']} ({most['share']:.0%}); {advice}"
     if most["stage"] == "update" and spec.engine == "torch" and spec.torch.mode == "eager":
         said += "; torch.mode: compiled, or engine: jax where the network allows it, take the same steps faster"

@@ -10,6 +10,8 @@ from typing import TypedDict
 import numpy as np
 
 from hotloop.errors import SpecError
+from hotloop.replay.host_ring import write_around
+from hotloop.spec import Replay
 from hotloop.trees import (
     Arrays,
     ArraySpec,
@@ -27,6 +29,16 @@ from hotloop.trees import (
 HEADROOM = 32
 """Frames beyond one per transition, as a share 1/32 of the capacity: each episode needs a few more than its steps.
 Shorter episodes than that make the replay hold somewhat fewer transitions."""
+
+
+SHARED_FROM = 1024
+"""Bytes of an observation from which it is stored once instead of twice."""
+
+
+def are_shared(spec: Replay, obs: Specs) -> bool:
+    """Whether transitions hold numbers of frames, or observations of these shapes as they are."""
+    is_large = spec.storage == "auto" and not spec.hindsight and num_bytes(obs) >= SHARED_FROM
+    return spec.stacked_frames > 1 or spec.storage == "shared" or is_large
 
 
 class FrameArrays(TypedDict, total=False):
@@ -75,9 +87,10 @@ class Whole:
 
 
 class Frames:
-    """A ring of frames, with room for those of so many `transitions`; an observation is a `stack` of them."""
+    """A ring of the newest `capacity` frames; an observation is a `stack` of them."""
 
-    def __init__(self, obs: Specs, stack: int, num_envs: int, transitions: int, n_step: int) -> None:
+    def __init__(self, obs: Specs, stack: int, capacity: int, slack: int = 0) -> None:
+        """Between the writing of a transition's first frame and its insertion pass at most `slack` others."""
         parts = leaves(obs)
         if stack > 1 and (parts != [obs] or not parts[0].shape or parts[0].shape[0] != stack):
             seen = ", ".join(str(tuple(leaf.shape)) for leaf in parts)
@@ -85,25 +98,38 @@ class Frames:
                 f"replay.stacked_frames is {stack}, but an observation has shape {seen}; "
                 "its first axis must be the stacked frames"
             )
-        self.stack = stack
-        # Between the writing of a transition's first frame and its insertion pass at most so many others.
-        self.slack = (stack + n_step + 1) * num_envs * (stack + 1)
-        self.capacity = transitions + transitions // HEADROOM + self.slack
+        self.stack, self.capacity, self.slack = stack, capacity, slack
         self.frame: Specs = tree_map(lambda leaf: ArraySpec(leaf.shape[stack > 1 :], leaf.dtype), obs)
         self.frames: Arrays = None
         self.written = 0
         self.row = ArraySpec((stack,), np.int64)
 
-    def _place(self, frames_M: Arrays) -> np.ndarray:
-        """Write M frames; returns their numbers."""
+    @classmethod
+    def for_transitions(cls, obs: Specs, stack: int, num_envs: int, transitions: int, n_step: int) -> "Frames":
+        """With room for the frames of so many transitions of N envs."""
+        slack = (stack + n_step + 1) * num_envs * (stack + 1)
+        return cls(obs, stack, transitions + transitions // HEADROOM + slack, slack)
+
+    def append(self, frames_M: Arrays) -> int:
+        """Write M frames; returns the number of the first."""
         if self.frames is None:  # never touched before it is written: a large store costs what is in it
             self.frames = empty_of(self.frame, (self.capacity,))
-        count = len(leaves(frames_M)[0])
-        numbers = self.written + np.arange(count)
-        places = numbers % self.capacity
-        tree_map(lambda stored, new: stored.__setitem__(places, new), self.frames, frames_M)
-        self.written += count
-        return numbers
+        first = self.written
+        tree_map(lambda stored, new: write_around(stored, first, new), self.frames, frames_M)
+        self.written += len(leaves(frames_M)[0])
+        return first
+
+    def _place(self, frames_M: Arrays) -> np.ndarray:
+        """Write M frames; returns their numbers."""
+        first = self.append(frames_M)
+        return np.arange(first, self.written)
+
+    def move_to(self, frames: Arrays, numbers: np.ndarray) -> None:
+        """Go on in other memory, which begins with the frames of these numbers: they are numbered from 0 there."""
+        if len(numbers):
+            kept = tree_map(lambda stored: stored[numbers % self.capacity], self.frames)
+            tree_map(lambda stored, new: write_around(stored, 0, new), frames, kept)
+        self.frames, self.written = frames, len(numbers)
 
     def begin(self, obs_N: Arrays) -> np.ndarray:
         """Numbers (N, k) of first observations; a frame that repeats the one before it is not written again."""
@@ -127,18 +153,16 @@ class Frames:
         """
         numbers: np.ndarray = before  # type: ignore[assignment]  # as `begin` gave them
         reached = numbers.copy()
-        moved = np.flatnonzero(valid_N)
+        moved = slice(None) if np.count_nonzero(valid_N) == len(valid_N) else np.flatnonzero(valid_N)
         newest = final_N
         if self.stack > 1:
             stacks_NK: np.ndarray = final_N  # type: ignore[assignment]  # of stacks there is one array
             self._check_stacks(seen, stacks_NK, valid_N)  # type: ignore[arg-type]
             newest = stacks_NK[:, -1]
         reached[moved, :-1] = numbers[moved, 1:]
-        reached[moved, -1] = self._place(
-            newest if len(moved) == len(valid_N) else tree_map(lambda leaf: leaf[moved], newest)
-        )
+        reached[moved, -1] = self._place(tree_map(lambda leaf: leaf[moved], newest))
         now = reached
-        if began_N.any():
+        if np.count_nonzero(began_N):
             now = reached.copy()
             now[began_N] = self.begin(tree_map(lambda leaf: leaf[began_N], obs_N))
         return reached, now
@@ -154,10 +178,7 @@ class Frames:
     def take(self, stored: Arrays) -> Arrays:
         """The observations with these numbers (…, k)."""
         numbers: np.ndarray = stored  # type: ignore[assignment]  # as `begin` gave them
-        places = numbers % self.capacity
-        if self.stack == 1:
-            places = places[..., 0]
-        return tree_map(lambda frames: frames.take(places, axis=0), self.frames)
+        return observations(self.frames, numbers % self.capacity)
 
     @property
     def oldest(self) -> int:
@@ -187,3 +208,10 @@ class Frames:
         self._place(zeros_of(self.frame, (0,)))
         tree_map(lambda stored, saved: stored.__setitem__(slice(0, used), saved), self.frames, arrays["frames"])
         self.written = int(arrays["written"])
+
+
+def observations(frames: Arrays, places: np.ndarray) -> Arrays:
+    """Copies of the observations whose frames lie in these places (…, k)."""
+    if places.shape[-1] == 1:
+        places = places[..., 0]
+    return tree_map(lambda stored: stored.take(places, axis=0), frames)

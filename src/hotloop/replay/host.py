@@ -3,25 +3,26 @@
     step ──> how its observations are stored (frames.py) ──> delay line (delay.py) ──> ring (host_ring.py)
                                             or hindsight (hindsight.py) ──┘       priorities (sum_tree.py) ┘
 
-One call inserts a vector step of all envs, one call draws the K batches of a portion of a block.
+One call inserts a vector step of all envs, one call draws the K batches of a portion of a block. Where envs are
+stepped by others, who make the transitions themselves (packer.py), one call takes in a parcel of them (parcels.py).
 """
 
+import math
 from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict, cast
 
 import numpy as np
 
 from hotloop.experience import Items, VectorStep, row_example
 from hotloop.replay.delay import DelayArrays, DelayLine
-from hotloop.replay.frames import FrameArrays, Frames, Whole
+from hotloop.replay.frames import SHARED_FROM as SHARED_FROM
+from hotloop.replay.frames import FrameArrays, Frames, Whole, are_shared
 from hotloop.replay.host_ring import HostRing, RingArrays
+from hotloop.replay.parcels import Packed, used
 from hotloop.spec import Prioritized, Replay
-from hotloop.trees import Arrays, ArraySpec, Number, Specs, num_bytes
+from hotloop.trees import Arrays, ArraySpec, Number, Specs, num_bytes, zeros_of
 
 if TYPE_CHECKING:
     from hotloop.replay.hindsight import GoalRelabeler
-
-SHARED_FROM = 1024
-"""Bytes of an observation from which it is stored once instead of twice."""
 
 
 class Batches(NamedTuple):
@@ -56,22 +57,23 @@ class HostReplay:
         num_envs: int,
         goals: object = None,
         num_actions: int | None = None,
+        frames_per_transition: float = 1.0,
     ) -> None:
         """`obs` has the shapes of one observation; `goals` is the env's own judge of goals, for hindsight.
 
-        With `num_actions`, transitions hold which of the actions are legal.
+        With `num_actions`, transitions hold which of the actions are legal. With parcels alone `num_envs` is 0, and
+        `frames_per_transition` what they bring.
         """
         self.spec, self.num_envs, self.capacity = spec, num_envs, spec.capacity
-        is_shared = spec.stacked_frames > 1 or spec.storage == "shared"
-        if spec.storage == "auto" and not spec.hindsight:
-            is_shared |= num_bytes(obs) >= SHARED_FROM
-        self.store: Frames | Whole = (
-            Frames(obs, spec.stacked_frames, num_envs, spec.capacity, spec.n_step) if is_shared else Whole(obs)
-        )
+        self.store: Frames | Whole = Whole(obs)
+        if are_shared(spec, obs):
+            room = math.ceil(spec.capacity * frames_per_transition)
+            self.store = Frames.for_transitions(obs, spec.stacked_frames, num_envs, room, spec.n_step)
         self.whole_row = row_example(obs, num_actions)
         self.row_bytes = num_bytes(self.whole_row)
         self.row = row_example(self.store.row, num_actions)
         self.delay = DelayLine(spec.n_step, discount, num_envs, self.store.row)
+        self.stored_obs: Arrays = zeros_of(self.store.row, (num_envs,))
         self.hindsight: GoalRelabeler | None = None
         if spec.hindsight:
             from hotloop.replay import hindsight
@@ -82,7 +84,7 @@ class HostReplay:
     def allocate(self) -> None:
         """Empty, with all its memory reserved (and untouched)."""
         self.ring = HostRing(self.spec.capacity, self.row)
-        self.written_at = np.zeros(self.spec.capacity, np.int64)  # frames written when each row was inserted
+        self.written_at = np.zeros(self.spec.capacity, np.int64)  # frames written when each row was inserted, or as if
         self.unseen = 0  # rows that came since the last draw
         if self.sampling:
             from hotloop.replay.sum_tree import SumTree
@@ -101,7 +103,7 @@ class HostReplay:
         if self.hindsight:
             self.hindsight.forget()
         self.seen: Arrays = obs_N
-        self.stored_obs: Arrays = self.store.begin(obs_N)
+        self.stored_obs = self.store.begin(obs_N)
         self._drop_what_lost_a_frame()
 
     def insert(self, step: VectorStep, random: np.random.Generator) -> None:
@@ -110,43 +112,65 @@ class HostReplay:
         if self.hindsight:
             items = self.hindsight.push(self.stored_obs, step, random)
         else:
-            items = self.delay.push(
-                self.stored_obs,
-                step.action,
-                step.reward,
-                step.terminated,
-                step.truncated,
-                after,
-                step.valid,
-                step.final_legal,
-            )
+            items = self.delay.push(self.stored_obs, step, after)
         self.seen, self.stored_obs = step.obs, now
         if items is not None and len(items.r_t):
-            self._store(items)
+            places = self._store(items)
+            if isinstance(self.store, Frames):
+                self.written_at[places] = self.store.written
+            if self.sampling:
+                self.tree.set(places, np.full(len(places), self._first_priority(self.sampling)))
         self._drop_what_lost_a_frame()  # frames may have come without an item: an env was only reset, or failed
 
-    def _store(self, items: Items) -> None:
-        places = self.ring.insert(items)
-        self.unseen += len(items.r_t)
+    def take_in(self, parcel: Packed) -> None:
+        """Store the transitions of a parcel. Copies what it keeps: its memory may be written again."""
+        parcel = used(parcel)
+        if not len(parcel.error):
+            return
         if isinstance(self.store, Frames):
-            self.written_at[places] = self.store.written
+            before, after = _append(parcel, self.store)
+            places = self._store(parcel.rows._replace(s_tm1=before, s_t=after))
+            # As if inserted when the first of its frames was `slack` back: so old the store takes it to be. But not
+            # later than rows behind it, and than now: rows must lose their frames in the order of the ring.
+            oldest_M = np.minimum.accumulate(before[::-1, 0])[::-1][-len(places) :]
+            self.written_at[places] = np.minimum(oldest_M + self.store.slack, self.store.written)
+        else:
+            places = self._store(parcel.rows)
         if self.sampling:
-            error = self.sampling.first_error
-            first = self.largest if error is None else (error + self.sampling.epsilon) ** self.sampling.alpha
-            self.tree.set(places, np.full(len(places), first))
+            self.tree.set(places, self._priorities_by(parcel.error[-len(places) :], self.sampling))
+        self._drop_what_lost_a_frame()
+
+    def _store(self, items: Items) -> np.ndarray:
+        """Copy transitions into the ring; returns the places of those that stay."""
+        self.unseen += len(items.r_t)
+        return self.ring.insert(items)
+
+    def _first_priority(self, sampling: Prioritized) -> float:
+        """Of a transition whose TD error is not known."""
+        error = sampling.first_error
+        return self.largest if error is None else float((error + sampling.epsilon) ** sampling.alpha)
+
+    def _priorities_by(self, error_M: np.ndarray, sampling: Prioritized) -> np.ndarray:
+        """First priorities of transitions, by their TD errors where these are finite."""
+        size = np.abs(error_M, dtype=np.float64)
+        priority: np.ndarray = (size + sampling.epsilon) ** sampling.alpha
+        known = np.isfinite(priority)
+        self.largest = max(self.largest, float(priority.max(where=known, initial=0.0)))
+        return np.where(known, priority, self._first_priority(sampling))
 
     def _drop_what_lost_a_frame(self) -> None:
         if not isinstance(self.store, Frames):
             return
-        oldest = self.store.oldest
+        oldest, most = self.store.oldest, 2 * self.num_envs + 8
         while self.ring.size:  # once around for one vector step, as a rule
-            first, count = self.ring.inserted - self.ring.size, min(self.ring.size, 2 * self.num_envs + 8)
+            first, count = self.ring.inserted - self.ring.size, min(self.ring.size, most)
             places = np.arange(first, first + count) % self.ring.capacity
             lost = int(np.count_nonzero(self.written_at[places] < oldest))
             if lost and (dropped := self.ring.drop_oldest(lost)).size and self.sampling:
                 self.tree.set(dropped, np.zeros(lost))
             if lost < count:
                 return
+            most *= 2
 
     def sample(
         self, random: np.random.Generator, shape: tuple[int, int], beta: float = 1.0, drawn_before: int = 0
@@ -264,12 +288,26 @@ class HostReplay:
         if not isinstance(self.store, Frames):
             return
         valid = np.arange(self.ring.inserted - self.ring.size, self.ring.inserted) % self.ring.capacity
-        pending = np.arange(self.delay.n)[::-1, None] < self.delay.pending_N
         before, after, now, delayed = (
             cast(np.ndarray, each)
             for each in (self.ring.rows.s_tm1, self.ring.rows.s_t, self.stored_obs, self.delay.stored)
         )
-        numbers = [before[valid], after[valid], now, delayed[pending]]
+        numbers = [before[valid], after[valid], now, delayed[self.delay.is_pending]]
         low, high = self.store.written - self.store.capacity, self.store.written
         if any(part.size and (part.min() < max(low, 0) or part.max() >= high) for part in numbers):
             raise ValueError(f"the checkpoint's transitions point outside its {high} frames")
+
+
+def _append(parcel: Packed, store: Frames) -> tuple[np.ndarray, np.ndarray]:
+    """Store the frames of a parcel; returns the numbers that those before and after its transitions have there."""
+    before, after = cast(tuple[np.ndarray, np.ndarray], (parcel.rows.s_tm1, parcel.rows.s_t))
+    low, high = min(before.min(), after.min()), max(before.max(), after.max())
+    if low < 0 or high >= parcel.num_frames:
+        raise ValueError(f"a parcel's transitions have frames {low} to {high}, but it has {parcel.num_frames}")
+    if parcel.num_frames > store.capacity:
+        raise ValueError(
+            f"a parcel of {parcel.num_frames} frames does not fit into a replay with room for {store.capacity}; "
+            "use parcels of fewer vector steps, or a larger replay.capacity"
+        )
+    first = np.int64(store.append(parcel.frames))
+    return before + first, after + first

@@ -39,7 +39,7 @@ class HostRing:
             count = self.capacity
         places = np.arange(self.inserted, self.inserted + count) % self.capacity
         for stored, new in zip(self._columns, columns, strict=True):
-            stored[places] = new
+            write_around(stored, self.inserted, new)
         self.inserted += count
         self.size = min(self.size + count, self.capacity)
         return places
@@ -78,3 +78,12 @@ class HostRing:
         used = min(inserted, self.capacity)
         tree_map(lambda stored, saved: stored.__setitem__(slice(0, used), saved), self.rows, arrays["rows"])
         self.size, self.inserted = size, inserted
+
+
+def write_around(ring: np.ndarray, number: int, new: np.ndarray) -> None:
+    """Copy entries, no more than the ring has places, the first as `number`: one slice, or two where they wrap."""
+    place = number % len(ring)
+    room = len(ring) - place
+    ring[place : place + len(new)] = new[:room]
+    if len(new) > room:
+        ring[: len(new) - room] = new[room:]

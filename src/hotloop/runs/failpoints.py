@@ -7,6 +7,11 @@ import signal
 VARIABLE = "HOTLOOP_FAILPOINT"
 
 
+def is_set() -> bool:
+    """Whether any is wanted."""
+    return VARIABLE in os.environ
+
+
 def reach(name: str) -> None:
     """Do nothing, unless HOTLOOP_FAILPOINT is `name=kill` or `name=enospc`."""
     wanted, _, action = os.environ.get(VARIABLE, "").partition("=")

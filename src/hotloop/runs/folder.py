@@ -42,6 +42,7 @@ class RunFolder:
         self.spec_file = path / "spec.yaml"
         self.facts_file = path / "run.json"
         self.metrics_file = path / "metrics.jsonl"
+        self.notices_file = path / "notices.log"
         self.checkpoints = path / "checkpoints"
         self.best = path / "best"
         self.dump = path / "dump"

@@ -1,5 +1,6 @@
 """Where a run is kept: in a folder, or in memory only."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -46,6 +47,9 @@ class Store(Protocol):
 
     def save_weights(self, which: str, named: Arrays, facts: Facts) -> None:
         """Keep an agent: `best`, `last`, or a member's name."""
+
+    def note(self, env_steps: int, notice: str) -> None:
+        """Keep what a person was told, tracebacks and all."""
 
     def what_was_kept(self, saved: Path | None) -> str:
         """The outcome of `save_state` in words, for the line about what ended the run."""
@@ -95,6 +99,15 @@ class InFolder:
         """Write them to a folder of that name."""
         self.attempt(f"{which} weights", lambda: checkpoint.save(self.folder.path / which, named, facts))
 
+    def note(self, env_steps: int, notice: str) -> None:
+        """Append it to notices.log, with the time and the env step."""
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        self.attempt("notices.log", lambda: self._append(f"{when}  env step {env_steps:,}  {notice.rstrip()}\n"))
+
+    def _append(self, text: str) -> None:
+        with self.folder.notices_file.open("a", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+
     def what_was_kept(self, saved: Path | None) -> str:
         """Where it is, or that it is nowhere."""
         return f"the run is saved in {self.path}" if saved else "the run could not be saved"
@@ -138,6 +151,9 @@ class InMemory:
     def save_weights(self, which: str, named: Arrays, facts: Facts) -> None:
         """Keep a copy: the program that trains reuses the memory of its weights."""
         self._kept[which] = {name: np.array(array) for name, array in named.items()}, facts
+
+    def note(self, env_steps: int, notice: str) -> None:
+        """Nothing to be done: it was told."""
 
     def what_was_kept(self, saved: Path | None) -> str:
         """Nothing was."""

@@ -194,6 +194,11 @@ class Head(Section):
         return self.noise is not None
 
     @property
+    def errors_are_of_returns(self) -> bool:
+        """Whether what it says of a sample's error, for priorities, is the TD error of Q-values."""
+        return True
+
+    @property
     def chooses_apart(self) -> bool:
         """Whether the target net is asked once more, in mode `choose`, for the choice of the next action."""
         return False
@@ -232,6 +237,11 @@ class C51Head(Head):
         if self.low >= self.high:
             raise ValueError(f"low is {self.low:g} and high is {self.high:g}; returns lie between them")
         return self
+
+    @property
+    def errors_are_of_returns(self) -> bool:
+        """They are divergences of distributions."""
+        return False
 
 
 class QuantileHead(Head):

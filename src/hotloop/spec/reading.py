@@ -144,9 +144,10 @@ def with_meaning(data: dict[str, object]) -> dict[str, object]:
     """Leave out what the other choices make meaningless: of a whole spec, it is nobody's mistake that it is there."""
     env = data.get("env")
     env_id = str(env.get("id", "")) if isinstance(env, dict) else ""
-    on_device = registry.steps_on_device(env_id, str(data.get("engine", "jax")))
+    on_device = registry.steps_on_device(env_id, str(data.get("engine", "jax")), str(data.get("pipeline", "auto")))
     meaningless = [*(NOT_ON_POLICY if data.get("on_policy") is not None else ()), *(ONLY_ON_THE_HOST * on_device)]
     meaningless += NOT_IN_TURNS if data.get("turns") is not None else ()
+    meaningless += () if registry.opens_envs_elsewhere(str(data.get("pipeline", "auto"))) else ("actors",)
     # Of one's own it may be either, and another engine may step it on the device: a default says nothing.
     if env_id.startswith(OWN_ENV) or (registry.is_device_env(env_id) and not on_device):
         default = Spec().model_dump(mode="json")

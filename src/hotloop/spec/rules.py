@@ -39,7 +39,8 @@ NOT_IN_TURNS = {
 
 def refusal(spec: "Spec") -> str | None:
     """The first reason why a spec cannot be run, if there is one."""
-    for rules in (_names, _targets, _on_policy, _turns, _agents, _memory, _batches, _sizes, _schedules, _replay):
+    first = (_names, _actors, _targets, _on_policy, _turns, _agents, _memory)
+    for rules in (*first, _batches, _sizes, _schedules, _replay):
         for is_broken, reason in rules(spec):
             if is_broken:
                 return reason
@@ -76,6 +77,22 @@ def _names(spec: "Spec") -> Iterator[Rule]:
     yield (
         spec.engine != "torch" and spec.torch.mode != "auto",
         f"torch.mode is {spec.torch.mode}, but the engine is {spec.engine}; add engine: torch, or leave it out",
+    )
+
+
+def _actors(spec: "Spec") -> Iterator[Rule]:
+    is_used = registry.opens_envs_elsewhere(spec.pipeline)
+    yield (
+        spec.actors != type(spec.actors)() and not is_used,  # a whole spec as JSON has the section, with its defaults
+        f"actors are for pipeline processes, but the pipeline is {spec.pipeline}; add pipeline: processes, or leave "
+        "actors out",
+    )
+    if not is_used:
+        return
+    yield spec.turns is not None, "turns with pipeline processes: whether to learn is decided after each vector step"
+    yield (
+        spec.actors.ladder > 0 and not isinstance(spec.exploration, EpsilonGreedy),
+        "actors.ladder is for epsilon_greedy: it raises ε to a power; leave it out",
     )
 
 

@@ -55,6 +55,37 @@ class Agents(Section):
     """What the env calls them; found out before a run begins."""
 
 
+class Actors(Section):
+    """Processes that step the envs in pipeline processes; they hand transitions over in parcels."""
+
+    count: PositiveInt | None = None
+    """How many; the envs are shared out among them. null: one for each core but the learner's, and no more than there
+    are envs."""
+    steps_per_parcel: PositiveInt | None = None
+    """Vector steps of an actor that are handed over at once; it takes new weights between two parcels. null: 16, or
+    four for each frame that a parcel repeats of the one before, if that is more."""
+    parcels: int = Field(default=8, ge=2)
+    """Parcels of an actor that can wait for the learner."""
+    on_full: Literal["drop", "wait"] = "drop"
+    """What an actor does when no more can wait: drop its parcel, which is counted, and go on; or wait for the
+    learner."""
+    in_step: bool = False
+    """Collect a block, learn, collect the next with the new weights: as slow as one after the other, and as exact. With
+    one actor the bits are those of pipeline sync."""
+    here: bool = False
+    """Step the envs in this process after all, actor by actor, each when its turn comes: for a debugger. With in_step
+    the bits are those of the processes."""
+    first_errors: bool = True
+    """Whether, with priorities, actors say the TD error by which a transition has its first one; not with c51 or
+    Munchausen, whose errors are others."""
+    ladder: float = Field(default=0.0, ge=0, le=100)
+    """How much actors differ in ε: actor i of N explores by ε to the power of 1 + ladder x i / (N - 1)."""
+    patience: float = Field(default=60.0, ge=1)
+    """Seconds that an actor may say nothing, as when its env hangs, before it is replaced."""
+    tries: PositiveInt = 4
+    """Times in a row that an actor may end without having handed over anything; then the run ends, saved."""
+
+
 class Munchausen(Section):
     """Adds the scaled log-policy of the action taken to the reward, and bootstraps from the soft value (M-DQN)."""
 
@@ -160,7 +191,8 @@ class Uniform(Section):
 class Prioritized(Section):
     """Transitions are drawn in proportion to (|TD error| + `epsilon`)^`alpha`, and weighted by how rare that makes it.
 
-    A new transition gets the largest priority seen so far, unless `first_error` says otherwise. On the host each batch
+    A new transition gets the largest priority seen so far, unless `first_error` says otherwise or an actor has told its
+    TD error (`actors.first_errors`). On the host each batch
     has one draw from each of its `batch_size` equal parts of the sum of priorities, and of a transition drawn twice the
     later TD error counts; on the device draws are independent, and the larger TD error counts."""
 

@@ -12,6 +12,7 @@ from hotloop.spec.rules import refusal
 from hotloop.spec.schedules import AnySchedule, Constant
 from hotloop.spec.section import PositiveInt, Section, or_kind
 from hotloop.spec.sections import (
+    Actors,
     Agents,
     Boltzmann,
     Env,
@@ -83,6 +84,8 @@ class Spec(Section):
     """Where experience comes from."""
     agents: Agents | None = None
     """Who acts in an env with several agents."""
+    actors: Actors = Actors()
+    """Who steps the envs in pipeline processes."""
     network: Annotated[Annotated[Network | CustomNetwork, Field(discriminator="kind")], or_kind("composed")] = Network()
     """From an observation to Q-values."""
     target: Target = Target()

@@ -1,0 +1,203 @@
+"""A training in a process of its own that goes on for so many seconds whenever it is asked to, and else rests.
+
+Threads are a property of a process, and each pipeline gets those that a run of it gets. A training that is not asked
+uses no processor: its actors have made what they were allowed to make ahead, and wait.
+
+    python -m hotloop.bench.processes_trainer ORDERS    # JSON; then seconds, a line each; figures, a line each
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypedDict
+
+import psutil
+
+from hotloop.assembly import Assembly, Own
+from hotloop.bench.processes_envs import WorkingEnv
+from hotloop.pipelines.actor_figures import WORKS
+from hotloop.pipelines.process_run import ProcessRun
+from hotloop.pipelines.session import Session
+from hotloop.plain import number
+from hotloop.runs.metrics import Metrics
+from hotloop.spec import Spec
+from hotloop.spec.reading import load_spec
+from hotloop.transport.protocol import ActorState, ActorStatus
+from hotloop.trial import begun, measured, warm_up
+
+CHOSEN_BY_A_RUN = ("XLA_FLAGS", "PJRT_NPROC")
+REST_SECONDS = 20.0
+"""Actors that are allowed nothing more are at rest within this time, or something is wrong."""
+PATIENCE = 300.0
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What is trained: a preset with changes, on its env or on one that works and waits."""
+
+    spec: Mapping[str, object]
+    preset: str | None = None
+    env: Mapping[str, float] | None = None
+    """Arguments of `WorkingEnv`."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of the environment."""
+
+
+class Figures(TypedDict):
+    """What a turn measured."""
+
+    env_steps_per_s: float
+    env_steps: int
+    updates: int
+    samples_per_insert: float
+    learner: dict[str, float]
+    """Share of the time that each stage of this process took."""
+    actors: dict[str, float]
+    """Share of their time that actors were in each state; none without actors."""
+    weights_lag: float | None
+    """Versions that actors were behind at the end, on average."""
+    here_us: float
+    """Microseconds of a processor that this process used for each env step."""
+    actors_us: float
+    """And those that it has started: actors, or envs."""
+    cores: float
+    """Processors that all of them used, on average."""
+    rest_seconds: float
+    """Since the turn before, while others had theirs."""
+    used_at_rest: float
+    """Seconds of a processor in that time."""
+    update_ms: float
+    """Of a gradient step, drawing its batch included."""
+
+
+class Trainer:
+    """The other process, seen from here."""
+
+    def __init__(self, orders: Orders) -> None:
+        kept = {name: value for name, value in os.environ.items() if name not in CHOSEN_BY_A_RUN}
+        command = [sys.executable, "-m", "hotloop.bench.processes_trainer", json.dumps(asdict(orders))]
+        self._process = subprocess.Popen(
+            command, env={**kept, **orders.variables}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def train(self, seconds: float) -> Figures:
+        """Go on for so long, and say how fast that was."""
+        assert self._process.stdin
+        assert self._process.stdout
+        print(json.dumps(seconds), file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise ValueError("a training of this benchmark ended early; its error is above")
+        figures: Figures = json.loads(answer)
+        return figures
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(PATIENCE)
+
+
+class Turns:
+    """The turns of one session, past its learning start."""
+
+    def __init__(self, session: Session, spec: Spec, metrics: Metrics) -> None:
+        self._session, self._spec, self._metrics = session, spec, metrics
+        self._actors = session if isinstance(session, ProcessRun) else None
+        warm_up(session, spec)
+        self._come_to_rest()
+        self._rested_at, self._used_by_then = time.perf_counter(), sum(_processor_seconds())
+
+    def take(self, seconds: float) -> Figures:
+        """Train for so long and come to rest."""
+        rested, used = time.perf_counter() - self._rested_at, sum(_processor_seconds()) - self._used_by_then
+        session, actors = self._session, self._actors
+        self._use_up_what_was_made_ahead()
+        before, started, by_then = _statuses(actors), time.perf_counter(), _processor_seconds()
+        trial = measured(session, self._spec, seconds, self._metrics, [])
+        passed = time.perf_counter() - started
+        here, there = (now - then for now, then in zip(_processor_seconds(), by_then, strict=True))
+        after = _statuses(actors)
+        figures = session.own_figures()
+        lag = number(figures, "weights_lag") if "weights_lag" in figures else None
+        learning = sum(trial.stage_seconds[name] for name in ("sample", "redraw", "transfer", "update"))
+        self._come_to_rest()
+        self._rested_at, self._used_by_then = time.perf_counter(), sum(_processor_seconds())
+        return {
+            "env_steps_per_s": trial.env_steps / trial.seconds,
+            "env_steps": trial.env_steps,
+            "updates": trial.updates,
+            "samples_per_insert": trial.updates * self._spec.replay.batch_size / trial.env_steps,
+            "learner": {name: spent / trial.seconds for name, spent in trial.stage_seconds.items()},
+            "actors": _shares(before, after),
+            "weights_lag": lag,
+            "here_us": here / trial.env_steps * 1e6,
+            "actors_us": there / trial.env_steps * 1e6,
+            "cores": (here + there) / passed,
+            "rest_seconds": rested,
+            "used_at_rest": used,
+            "update_ms": learning / max(1, trial.updates) * 1e3,
+        }
+
+    def _use_up_what_was_made_ahead(self) -> None:
+        """Train on what lay ready, so that none of it is counted as made in this turn."""
+        if self._actors is None:
+            return
+        made = sum(status.transitions for status in self._actors.statuses())
+        while self._session.read().env_steps < made:
+            self._session.advance(1)
+
+    def _come_to_rest(self) -> None:
+        """Until all actors wait for an allowance."""
+        until = time.monotonic() + REST_SECONDS
+        while not all(_is_at_rest(status) for status in _statuses(self._actors)):
+            if time.monotonic() > until:
+                raise TimeoutError(f"actors are not at rest after {REST_SECONDS:.0f} s: {_statuses(self._actors)}")
+            time.sleep(0.01)
+
+
+def _is_at_rest(status: ActorStatus) -> bool:
+    return status.state == ActorState.WAIT and status.transitions >= status.allowance
+
+
+def _statuses(run: ProcessRun | None) -> list[ActorStatus]:
+    return [] if run is None else run.statuses()
+
+
+def _shares(before: list[ActorStatus], after: list[ActorStatus]) -> dict[str, float]:
+    spent = {
+        state: sum(now.nanoseconds[state] - then.nanoseconds[state] for now, then in zip(after, before, strict=True))
+        for state in WORKS
+    }
+    total = sum(spent.values())
+    return {state.name.lower().replace("_", " "): spent[state] / total for state in WORKS} if total else {}
+
+
+def _processor_seconds() -> tuple[float, float]:
+    """Of this process, and of those that it has started."""
+    here = psutil.Process()
+    used = [sum(process.cpu_times()[:2]) for process in (here, *here.children(recursive=True))]
+    return used[0], sum(used[1:])
+
+
+def serve(orders: Orders) -> None:
+    """Train as asked on standard input until it ends."""
+    env = None if orders.env is None else partial(WorkingEnv, **orders.env)  # type: ignore[arg-type]
+    spec = load_spec(orders.preset or {}, dict(orders.spec))
+    with Assembly(spec, Own(env=env)) as assembly, tempfile.TemporaryDirectory(prefix="hotloop-bench-") as folder:
+        metrics = Metrics(Path(folder))
+        turns = Turns(begun(assembly), assembly.spec, metrics)
+        for line in sys.stdin:
+            print(json.dumps(turns.take(float(line))), flush=True)
+        metrics.close()
+
+
+if __name__ == "__main__":
+    serve(Orders(**json.loads(sys.argv[1])))

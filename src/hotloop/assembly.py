@@ -390,7 +390,8 @@ class Assembly(Player):
         make = registry.imported(self._makers(self.pipeline_choice.name)[self.spec.learns_from])
         if registry.opens_envs_elsewhere(self.pipeline_choice.name):
             own_env = self._own_env and self._own_env.trained
-            in_processes: Pipeline = make(self.spec, self.env, self.engine, own_env and own_env.make, self.own.network)
+            learns = self.engine if self.spec.agents is None else self.engines
+            in_processes: Pipeline = make(self.spec, self.env, learns, own_env and own_env.make, self.own.network)
             return in_processes
         if self.team is not None:
             joint: Pipeline = make(self.spec, self.team, self.engines)
@@ -438,8 +439,12 @@ class Assembly(Player):
         return self.envs.spaces
 
     def _look_at_team(self) -> "TeamSpaces":
-        """The spaces of the envs that are trained on, which stay open."""
-        self.team = self._open_team(self.spec.env.num_envs)
+        """The spaces of the envs that are trained on, which stay open if they are stepped here."""
+        if registry.opens_envs_elsewhere(self.pipeline_choice.name):
+            spaces = super()._look_at_team()
+        else:
+            self.team = self._open_team(self.spec.env.num_envs)
+            spaces = self.team.spaces
         changes = self.spec.evaluation.options
         if changes and self.spec.evaluation.every:
             try:
@@ -447,8 +452,8 @@ class Assembly(Player):
             except SpecError as error:
                 raise SpecError(f"evaluation.options: {error}") from None
             played.close()
-            self._require_same(played.spaces.are_those_of(self.team.spaces))
-        return self.team.spaces
+            self._require_same(played.spaces.are_those_of(spaces))
+        return spaces
 
     def _refuse_several(self, name: str) -> None:
         """One env can be neither many nor elsewhere."""

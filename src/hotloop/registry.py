@@ -220,7 +220,10 @@ PIPELINES: Mapping[str, PipelineRecord] = {
         about="envs in processes of their own, which hand experience over in shared memory (Linux, x86)",
         steps_meanwhile=True,
         in_processes=True,
-        on_host={"transitions": "hotloop.pipelines.processes:pipeline"},
+        on_host={
+            "transitions": "hotloop.pipelines.processes:ProcessesPipeline",
+            "joint": "hotloop.pipelines.process_team:ProcessTeamPipeline",
+        },
     ),
 }
 BENCHES: Mapping[str, Entry] = {

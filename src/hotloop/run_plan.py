@@ -46,9 +46,10 @@ def actors_plan(assembly: Assembly) -> Figures | None:
     """What processes that step the envs will be and take; None where this one steps them."""
     if not registry.opens_envs_elsewhere(assembly.pipeline_choice.name):
         return None
+    from hotloop.pipelines.process_team import ProcessTeamPipeline
     from hotloop.pipelines.processes import ProcessesPipeline
 
-    assert isinstance(assembly.pipeline, ProcessesPipeline)
+    assert isinstance(assembly.pipeline, ProcessesPipeline | ProcessTeamPipeline)
     return assembly.pipeline.plan()
 
 

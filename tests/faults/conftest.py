@@ -5,8 +5,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "oracle"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
+for folder in ("oracle", "runs", "multi"):
+    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
 
 from hotloop_process import finished, finished_once, hotloop, spec_file
 

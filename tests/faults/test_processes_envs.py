@@ -41,14 +41,14 @@ def test_an_env_that_hangs_costs_its_actor_and_the_learner_goes_on_meanwhile(tmp
         hung_at, blocks = time.monotonic(), session.blocks
         while session.blocks < blocks + 40:
             session.advance(1)
-        assert sum(session._crew.restarts_of()) == 0, "the learner has waited for the actor that hangs"
-        before = session._crew.pids()
+        assert sum(session.supply.crew.restarts_of()) == 0, "the learner has waited for the actor that hangs"
+        before = session.supply.crew.pids()
         while not (notices := session.notices()):
             session.advance(1)
         assert 1.5 < time.monotonic() - hung_at < 20
         [notice] = notices
         first, *stack = notice.splitlines()
-        (pid,) = set(before) - set(session._crew.pids())
+        (pid,) = set(before) - set(session.supply.crew.pids())
         assert f"(pid {pid}) said nothing for 2 s (in: env) and was killed" in first
         assert first.endswith("another takes its place")
         assert any("hang_for_ever" in line and "actor_envs.py" in line for line in stack)

@@ -22,7 +22,7 @@ def _check(session):
     """What holds at any time: transitions are real, each is counted once, gradient steps are those that they earned."""
     host, block, replay = session.read(), session.block_plan, session.learner.replay
     assert host.env_steps == session.blocks * block.env_steps
-    assert int(session.arrays()["replay/ring/inserted"]) == host.env_steps + session._waiting
+    assert int(session.arrays()["replay/ring/inserted"]) == host.env_steps + session.supply.waiting
     if host.first_update_at[0]:
         learning = host.env_steps - (host.first_update_at[0] - block.env_steps)
         assert host.attempts == learning * session.spec.replay_ratio
@@ -38,7 +38,7 @@ def _kill_while_learning(session, kills, chance):
     def kill():
         for _ in range(kills):
             time.sleep(chance.random())
-            if pids := [pid for pid in session._crew.pids() if pid is not None]:
+            if pids := [pid for pid in session.supply.crew.pids() if pid is not None]:
                 os.kill(chance.choice(pids), signal.SIGKILL)
         done.set()
 
@@ -59,9 +59,9 @@ def test_actors_killed_at_random_are_replaced_and_every_transition_is_real(kills
         items = _check(session)
         seen = {int(pid) for pid in np.unique(items.s_tm1.reshape(-1, 4)[:, 0])}
         assert len(seen) > 3, "nothing of a process that took the place of another was stored"
-        assert 3 <= sum(session._crew.restarts_of()) <= kills
-        assert len(session.notices()) == sum(session._crew.restarts_of())
-        assert session.own_figures()["actor_restarts"] == sum(session._crew.restarts_of())
+        assert 3 <= sum(session.supply.crew.restarts_of()) <= kills
+        assert len(session.notices()) == sum(session.supply.crew.restarts_of())
+        assert session.own_figures()["actor_restarts"] == sum(session.supply.crew.restarts_of())
 
 
 @pytest.mark.parametrize("step", [BEFORE_COPY, DURING_COPY, BEFORE_COMMIT])
@@ -69,12 +69,12 @@ def test_actors_that_die_in_a_write_leave_nothing_of_it(step, monkeypatch, in_ti
     monkeypatch.setenv("HOTLOOP_FAILPOINT", f"{step}=kill")  # the first process of each actor, in its first write
     with begun(THREE, CountingBy) as session:
         session.advance(60)
-        while sum(session._crew.restarts_of()) < 3:
+        while sum(session.supply.crew.restarts_of()) < 3:
             session.advance(1)
         first = session.own_figures()
         session.advance(60)
         _check(session)
-        assert sum(session._crew.restarts_of()) == first["actor_restarts"] == 3
+        assert sum(session.supply.crew.restarts_of()) == first["actor_restarts"] == 3
         assert {one["restarts"] for one in first["actors"]} == {1}
         assert all("SIGKILL" in notice for notice in session.notices())
 
@@ -82,41 +82,41 @@ def test_actors_that_die_in_a_write_leave_nothing_of_it(step, monkeypatch, in_ti
 def test_with_all_actors_gone_the_learner_waits_for_others(in_time):
     with begun(THREE, CountingBy) as session:
         session.advance(60)
-        for pid in session._crew.pids():
+        for pid in session.supply.crew.pids():
             os.kill(pid, signal.SIGKILL)
         session.advance(200)
         _check(session)
-        assert sum(session._crew.restarts_of()) == 3
+        assert sum(session.supply.crew.restarts_of()) == 3
 
 
 def test_in_step_too_a_killed_actor_is_replaced_and_the_block_comes_to_its_end(in_time):
     with begun({**THREE, "actors.in_step": True}, CountingBy) as session:
         for victim in (0, 2):
             session.advance(30)
-            os.kill(session._crew.pids()[victim], signal.SIGKILL)
+            os.kill(session.supply.crew.pids()[victim], signal.SIGKILL)
             session.advance(30)
-        assert sum(session._crew.restarts_of()) == 2
+        assert sum(session.supply.crew.restarts_of()) == 2
         assert_real(session.learner.replay.sample(np.random.default_rng(0), (16, 128)).items)
 
 
 def test_an_actor_that_is_stopped_for_less_than_the_patience_is_not_replaced(in_time):
     with begun({**THREE, "actors.patience": 4.0}, CountingBy) as session:
         session.advance(30)
-        os.kill(stopped := session._crew.pids()[1], signal.SIGSTOP)
+        os.kill(stopped := session.supply.crew.pids()[1], signal.SIGSTOP)
         until = time.monotonic() + 2.0
         while time.monotonic() < until:
             session.advance(5)
         os.kill(stopped, signal.SIGCONT)
         session.advance(50)
-        assert sum(session._crew.restarts_of()) == 0
-        assert session._crew.pids()[1] == stopped
+        assert sum(session.supply.crew.restarts_of()) == 0
+        assert session.supply.crew.pids()[1] == stopped
 
 
 @pytest.mark.heavy
 def test_an_actor_that_is_stopped_for_good_is_replaced(in_time):
     with begun({**THREE, "actors.patience": 1.5}, CountingBy) as session:
-        os.kill(session._crew.pids()[1], signal.SIGSTOP)
-        while not sum(session._crew.restarts_of()):
+        os.kill(session.supply.crew.pids()[1], signal.SIGSTOP)
+        while not sum(session.supply.crew.restarts_of()):
             session.advance(5)
         session.advance(50)
         _check(session)

@@ -49,7 +49,7 @@ def test_actors_that_wait_for_a_long_evaluation_are_not_taken_for_hung():
         session.advance(20)
         time.sleep(3.5)
         session.advance(20)
-        assert sum(session._crew.restarts_of()) == 0
+        assert sum(session.supply.crew.restarts_of()) == 0
         assert session.own_figures()["actors_wait_share"] > 0.5
 
 
@@ -111,8 +111,8 @@ def test_two_runs_at_once_do_not_disturb_each_other():
         for session in (one, other):
             items = session.learner.replay.sample(session.learner.random, (4, 256)).items
             assert_real(items)
-            assert {int(pid) for pid in items.s_tm1.reshape(-1, 4)[:, 0]} == set(session._crew.pids())
-            assert sum(session._crew.restarts_of()) == 0
+            assert {int(pid) for pid in items.s_tm1.reshape(-1, 4)[:, 0]} == set(session.supply.crew.pids())
+            assert sum(session.supply.crew.restarts_of()) == 0
 
 
 def _actors():

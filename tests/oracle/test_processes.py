@@ -14,7 +14,8 @@ import hotloop
 from hotloop.assembly import Assembly
 from hotloop.errors import ActorsFailed, SpecError
 from hotloop.experience import METRICS
-from hotloop.pipelines.actor_loop import Place, errors_are_of_returns
+from hotloop.pipelines.actor_loop import Place
+from hotloop.pipelines.first_errors import errors_are_of_returns
 from hotloop.pipelines.learning_run import EPISODES_LOST
 from hotloop.progress import Silent
 from hotloop.run_plan import describe
@@ -94,13 +95,13 @@ def test_two_actors_in_step_are_their_serial_twin_replay_and_all(kind, num_envs)
 
 def test_actors_have_streams_of_their_own_and_so_has_each_process_that_is_one():
     drawn = {
-        (number, incarnation, blocks): Place(number, 2, incarnation, 0, 7, blocks).streams()
+        (number, incarnation, blocks): Place(number, 2, incarnation, 0, 7, blocks, (7,)).streams()
         for number in (0, 1)
         for incarnation in (0, 1, 2)
         for blocks in (0, 50)
     }
     seeds = {seed for _, seed in drawn.values()}
-    firsts = {random.random() for random, _ in drawn.values()}
+    firsts = {random.random() for (random,), _ in drawn.values()}
     assert len(seeds) == len(firsts) == len(drawn)
 
 
@@ -123,14 +124,14 @@ def test_gradient_steps_are_those_that_the_transitions_have_earned_and_every_one
 def test_before_it_waits_a_learner_publishes_its_newest_weights():
     with begun({"pipeline": "processes", "actors.count": 1}) as session:
         session.advance(BLOCKS)
-        version = session._version
+        version = session.supply.version
         for _ in range(3):  # right after each other: only the first may be due
             session.act_with(session.engine.weights(session.learner.state))
-        assert session._version <= version + 1
-        session._is_published = False
-        session._wait()
-        assert session._is_published
-        assert session._version > version
+        assert session.supply.version <= version + 1
+        session.supply._is_published = False
+        session.supply._wait()
+        assert session.supply._is_published
+        assert session.supply.version > version
 
 
 @pytest.mark.parametrize(

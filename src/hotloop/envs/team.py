@@ -14,6 +14,7 @@ from hotloop.envs.host_spaces import HostSpaces
 from hotloop.envs.own import device_env_of
 from hotloop.errors import SpecError
 from hotloop.experience import VectorStep
+from hotloop.spec import Spec
 from hotloop.trees import Arrays, tree_map
 
 Form = TypeVar("Form")
@@ -41,6 +42,12 @@ class TeamSpaces(NamedTuple):
             if (spaces.observation, spaces.action) != (first.observation, first.action):
                 return self.names[0], name
         return None
+
+
+def agents_of_learners(spaces: TeamSpaces, spec: Spec) -> list[tuple[int, ...]]:
+    """Which agents each learner learns from: all of them with shared weights, else one each."""
+    agents = range(len(spaces.names))
+    return [tuple(agents)] if spec.has_shared_weights else [(agent,) for agent in agents]
 
 
 class TeamStep(NamedTuple):

@@ -10,7 +10,7 @@ import psutil
 from hotloop.learning import schedules
 from hotloop.pipelines.actor_process import power_of
 from hotloop.plain import Figures
-from hotloop.replay.parcels import Packed
+from hotloop.replay.parcels import Account, Packed
 from hotloop.spec import EpsilonGreedy, Spec
 from hotloop.transport.protocol import ActorState, ActorStatus
 
@@ -44,10 +44,13 @@ class ActorFigures:
         self._parcels = self._lag = self._errors = 0
         self._error = 0.0
 
-    def note(self, parcel: Packed, version: int) -> None:
+    def note(self, account: Account[np.ndarray], version: int) -> None:
         """A parcel has come, while the weights were at this version."""
         self._parcels += 1
-        self._lag += max(0, version - int(parcel.account.weights_version))
+        self._lag += max(0, version - int(account.weights_version))
+
+    def note_first_errors(self, parcel: Packed) -> None:
+        """A parcel was stored, with what its actor said of it."""
         error = parcel.error[: int(parcel.num_rows)]
         told = error[np.isfinite(error)]
         self._errors, self._error = self._errors + len(told), self._error + float(told.sum())

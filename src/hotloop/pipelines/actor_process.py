@@ -20,23 +20,25 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from hotloop import plugins, registry
-from hotloop.engines.draws import Draw
-from hotloop.engines.policies import numpy_policy, one_blas_thread
-from hotloop.engines.protocol import Engine
+from hotloop.engines.by_shape import Shape, engines_by_shape
+from hotloop.engines.policies import one_blas_thread
 from hotloop.envs.gym_types import Make
 from hotloop.envs.host import HostEnvs, open_envs
 from hotloop.envs.own import OwnEnvId
+from hotloop.envs.team import TeamEnvs, agents_of_learners, open_team
 from hotloop.errors import NotFinite, SpecError, said
-from hotloop.pipelines.actor_loop import WAIT_SECONDS, ActorLoop, Freeze, Place, shares_of
-from hotloop.pipelines.explorer import Explorer
+from hotloop.pipelines.actor_loop import WAIT_SECONDS, ActorLoop, Place
+from hotloop.pipelines.actor_parcels import shares_of
+from hotloop.pipelines.collector import Collector, Collects, TeamCollector
 from hotloop.pipelines.passing_on import packed, unpacked
+from hotloop.pipelines.ways_to_act import Way, by_engine, in_numpy
 from hotloop.runs import failpoints
-from hotloop.spec import Network, Spec
+from hotloop.spec import Spec
 from hotloop.spec.reading import OWN_ENV
 from hotloop.transport.actor_end import ActorSeat, SharedActorEnd
 from hotloop.transport.form import Form
 from hotloop.transport.lifeline import end_with
-from hotloop.trees import Tree, zeros_of
+from hotloop.trees import zeros_of
 
 HOPELESS, BAD_INPUT = 3, 4
 """Exit codes of an actor that another process in its place would end like, too. Its last words begin with a line for
@@ -55,16 +57,17 @@ class Duty:
     env_id: str
     make: Make | None
     """Makes envs, where the user brought a function along."""
-    acts_in_numpy: bool
+    act_in_numpy: Sequence[bool]
+    """For each learner, whether its network is small enough to act without an engine."""
     network: object = None
     """The user's own, if there is one."""
     registration: EnvSpec | None = None
     """How Gymnasium makes the env: the script that registered it is not run in the actor's process."""
 
 
-def duty_of(spec: Spec, make: Make | None, network: object, *, acts_in_numpy: bool) -> Duty:
+def duty_of(spec: Spec, make: Make | None, network: object, act_in_numpy: Sequence[bool]) -> Duty:
     """What the actors of a run are told."""
-    return Duty(spec, spec.env.id, make, acts_in_numpy, network, gym.registry.get(spec.env.id))
+    return Duty(spec, spec.env.id, make, tuple(act_in_numpy), network, gym.registry.get(spec.env.id))
 
 
 class Orders(NamedTuple):
@@ -100,16 +103,40 @@ def pack(duty: Duty) -> bytes:
     return packed(duty)
 
 
-def envs_of(duty: Duty, place: Place) -> HostEnvs:
-    """The share of the envs that an actor steps."""
-    spec, env_id = duty.spec, duty.env_id
+class Rows(NamedTuple):
+    """What an actor acts in for one learner: so many observations at a time."""
+
+    shape: Shape
+    at_a_time: int
+
+
+def collector_of(duty: Duty, place: Place, ways_of: Callable[[Sequence[Rows]], Sequence[Way]]) -> Collects:
+    """Whoever steps an actor's share of the envs; `ways_of` says how to act for each learner."""
+    spec, env, env_id = duty.spec, duty.spec.env, duty.env_id
     if duty.make is not None:
         env_id = OwnEnvId(env_id.removeprefix(OWN_ENV), duty.make)
-    num_envs = shares_of(spec.env.num_envs, place.of)[place.number]
-    envs = open_envs(env_id, num_envs, spec.env.options, spec.env.vectorization, spec.env.info, spec.env.observe)
-    if spec.env.action_mask:
-        envs.mask_actions(spec.env.id)
-    return envs
+    num_envs = shares_of(env.num_envs, place.of)[place.number]
+    envs: HostEnvs | TeamEnvs
+    if spec.agents is not None:
+        envs = open_team(env_id, num_envs, env.options, env.vectorization, env.info, env.observe)
+        each = [(envs.spaces.each[agents[0]], len(agents)) for agents in agents_of_learners(envs.spaces, spec)]
+    else:
+        envs = open_envs(env_id, num_envs, env.options, env.vectorization, env.info, env.observe)
+        each = [(envs.spaces, 1)]
+    try:
+        if spec.agents is None and env.action_mask:
+            assert isinstance(envs, HostEnvs)
+            envs.mask_actions(env.id)
+        ways = ways_of(
+            [Rows(Shape(one.observations.shapes, one.actions.size), agents * num_envs) for one, agents in each]
+        )
+        power, made = power_of(spec, place.number, place.of), place.made_before
+        if isinstance(envs, HostEnvs):
+            return Collector(spec, envs, ways[0], power, place.of, made)
+        return TeamCollector(spec, envs, ways, power, place.of, made)
+    except BaseException:
+        envs.close()
+        raise
 
 
 def power_of(spec: Spec, number: int, actors: int) -> float:
@@ -152,11 +179,9 @@ def _act(told: Orders, words: io.TextIOBase) -> None:
     end = seat.open(reached=failpoints.reach if fails else None)
     with contextlib.ExitStack() as open_:
         open_.callback(end.close)
-        envs = envs_of(duty, told.place)
-        open_.callback(envs.close)
-        freeze, wanted_of = _how_to_act(duty, envs)
-        explorer = Explorer(duty.spec, wanted_of(envs.num_envs), power_of(duty.spec, told.place.number, told.place.of))
-        loop = ActorLoop(duty.spec, told.place, envs, explorer, freeze, end)
+        collector = collector_of(duty, told.place, lambda rows: _ways(duty, rows))
+        open_.callback(collector.close)
+        loop = ActorLoop(duty.spec, told.place, collector, end)
         open_.enter_context(one_blas_thread())
         loop.begin()
         _work(loop, end, words)
@@ -164,13 +189,13 @@ def _act(told: Orders, words: io.TextIOBase) -> None:
 
 def _work(loop: ActorLoop, end: SharedActorEnd, words: io.TextIOBase) -> None:
     """Parcel after parcel."""
-    told = 0
+    told, collector = 0, loop.collector
     while not end.should_stop:
         if end.wait_for_allowance(WAIT_SECONDS) and not end.should_stop:
             loop.turn()
-        if loop.envs.failures != told:
-            told = loop.envs.failures
-            _write(words, f"{ENV_RAISED}{loop.envs.last_failure}")
+        if collector.failures != told:
+            told = collector.failures
+            _write(words, f"{ENV_RAISED}{collector.last_failure}")
 
 
 def _leave_signals_to_the_learner() -> None:
@@ -182,22 +207,22 @@ def _leave_signals_to_the_learner() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
 
 
-def _how_to_act(duty: Duty, envs: HostEnvs) -> tuple[Freeze, Callable[[int], Tree[Draw]]]:
-    """How a policy is made of named weights, and what it takes of chance for so many envs."""
-    spec = duty.spec
-    if duty.acts_in_numpy:
-        network = spec.network
-        assert isinstance(network, Network)
-        return lambda named: numpy_policy(network, dict(named)), lambda _: None
+def _ways(duty: Duty, rows: Sequence[Rows]) -> list[Way]:
+    """How to act for each learner, compiled before the first turn; an engine is imported where one is needed."""
+    if all(duty.act_in_numpy):
+        return [in_numpy(duty.spec)] * len(rows)
     from hotloop.engines.registered import registered_network
 
-    record = registry.ENGINES[spec.engine]
+    spec, record = duty.spec, registry.ENGINES[duty.spec.engine]
     registry.imported(record.start)(spec.with_field("devices", 1), steps_meanwhile=False)
-    own = duty.network if duty.network is not None else registered_network(spec)
-    engine: Engine = registry.imported(record.make)(spec, envs.observations.shapes, envs.actions.size, own)
-    policy = engine.freeze(engine.weights(engine.init(0)))
-    policy(zeros_of(envs.observations.shapes, (envs.num_envs,)))  # compiled before the first turn
-    return lambda named: engine.freeze(engine.from_named(named)), engine.wanted_to_act
+    own, make = duty.network if duty.network is not None else registered_network(spec), registry.imported(record.make)
+    engines = engines_by_shape(lambda obs, num_actions: make(spec, obs, num_actions, own), [one.shape for one in rows])
+    ways = []
+    for engine, (shape, count), numpy in zip(engines, rows, duty.act_in_numpy, strict=True):
+        if not numpy:
+            engine.freeze(engine.weights(engine.init(0)))(zeros_of(shape.obs, (count,)))
+        ways.append(in_numpy(spec) if numpy else by_engine(engine))
+    return ways
 
 
 def _write(words: io.TextIOBase, text: str) -> None:

@@ -81,11 +81,20 @@ def descriptors_of(actors: int) -> int:
 class Crew:
     """N actors."""
 
-    def __init__(self, duty: bytes, exchange: Exchange, seed: int, blocks: int, patience: float, tries: int) -> None:
-        """`duty` is packed; `blocks` of the run are done."""
+    def __init__(
+        self,
+        duty: bytes,
+        exchange: Exchange,
+        seed: int,
+        blocks: int,
+        learners: tuple[int, ...],
+        patience: float,
+        tries: int,
+    ) -> None:
+        """`duty` is packed; `blocks` of the run are done; `learners` are the seeds of those who learn."""
         self._duty, self._exchange, self._patience, self._tries = duty, exchange, patience, tries
         count = exchange.form.actors
-        self._seats = [_Seat(Place(index, count, 0, 0, seed, blocks)) for index in range(count)]
+        self._seats = [_Seat(Place(index, count, 0, 0, seed, blocks, learners)) for index in range(count)]
         self._learner = exchange.learner_seat().open()  # to read what actors say of themselves
         self._wake, self._ending, self._lock = new_bell_descriptor(), threading.Event(), threading.Lock()
         self._losses: list[Loss] = []
@@ -95,6 +104,9 @@ class Crew:
     def start(self) -> None:
         """Start all processes."""
         self._thread.start()
+
+    def work(self) -> None:
+        """Nothing: processes work by themselves."""
 
     def raise_if_lost(self) -> None:
         """Raise what ends the run, if it cannot go on with these actors."""

@@ -1,42 +1,33 @@
 """The actors of a run in the learner's own process, turn by turn: the serial twin, for a debugger and for tests."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from hotloop.engines.draws import Draw
-from hotloop.envs.host import HostEnvs
-from hotloop.pipelines.actor_loop import ActorLoop, Freeze, Place
-from hotloop.pipelines.actor_process import Duty, envs_of, power_of
+from hotloop.pipelines.actor_loop import ActorLoop, Place
+from hotloop.pipelines.actor_process import Duty, collector_of
+from hotloop.pipelines.collector import Collects
 from hotloop.pipelines.crew import Gone, Loss
-from hotloop.pipelines.explorer import Explorer
+from hotloop.pipelines.ways_to_act import Way
 from hotloop.transport.exchange import Exchange
-from hotloop.trees import Tree
 
 
 class CrewHere:
     """As `crew.Crew`; nothing is watched over, as nothing runs by itself."""
 
     def __init__(
-        self,
-        duty: Duty,
-        exchange: Exchange,
-        seed: int,
-        blocks: int,
-        freeze: Freeze,
-        wanted_of: Callable[[int], Tree[Draw]],
+        self, duty: Duty, exchange: Exchange, seed: int, blocks: int, learners: tuple[int, ...], ways: Sequence[Way]
     ) -> None:
-        """`freeze` makes a policy of named weights, `wanted_of` says what it takes of chance for so many envs."""
+        """`ways` are how each learner is acted for."""
         self._open = contextlib.ExitStack()
         self.loops: list[ActorLoop] = []
         count = exchange.form.actors
         for index in range(count):
-            place = Place(index, count, 0, 0, seed, blocks)
+            place = Place(index, count, 0, 0, seed, blocks, learners)
             end = exchange.actor_seat(index).open()
             self._open.callback(end.close)
-            envs = envs_of(duty, place)
-            self._open.callback(envs.close)
-            explorer = Explorer(duty.spec, wanted_of(envs.num_envs), power_of(duty.spec, index, count))
-            self.loops.append(ActorLoop(duty.spec, place, envs, explorer, freeze, end))
+            collector = collector_of(duty, place, lambda _: ways)
+            self._open.callback(collector.close)
+            self.loops.append(ActorLoop(duty.spec, place, collector, end))
 
     def start(self) -> None:
         """Begin an episode in every env."""
@@ -74,7 +65,7 @@ class CrewHere:
 
     def last_failure(self) -> str:
         """What the env that last had to be built anew had raised."""
-        failed: list[HostEnvs] = [loop.envs for loop in self.loops if loop.envs.failures]
+        failed: list[Collects] = [loop.collector for loop in self.loops if loop.collector.failures]
         return failed[-1].last_failure if failed else ""
 
     def stop(self) -> None:

@@ -8,7 +8,22 @@ from hotloop.engines.protocol import Policy
 from hotloop.learning import targets
 from hotloop.replay.frames import observations
 from hotloop.replay.parcels import Packed, used
+from hotloop.spec import Network, Prioritized, Spec
 from hotloop.trees import leaves
+
+
+def are_told(spec: Spec) -> bool:
+    """Whether actors tell the first errors of what they make."""
+    sampling = spec.replay.sampling
+    by_largest = isinstance(sampling, Prioritized) and sampling.first_error is None
+    return by_largest and spec.actors.first_errors and errors_are_of_returns(spec)
+
+
+def errors_are_of_returns(spec: Spec) -> bool:
+    """Whether the learner's errors, by which it draws, are TD errors of Q-values: those that actors can tell."""
+    network = spec.network
+    are_of_head = network.head.errors_are_of_returns if isinstance(network, Network) else True
+    return are_of_head and spec.target.munchausen is None
 
 
 def first_errors(policy: Policy, parcel: Packed) -> np.ndarray:

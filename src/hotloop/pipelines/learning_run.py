@@ -95,7 +95,15 @@ class LearningRun(ABC):
     def act_with_learner(self) -> None:
         """Act with the present weights."""
         self.act_with(self.engine.weights(self.learner.state))
+        self.count_skipped()
+
+    def count_skipped(self) -> None:
+        """See how many gradient steps were skipped in a row up to now."""
         self.skipped_in_a_row = self.engine.counts(self.learner.state).skipped_in_a_row
+
+    @abstractmethod
+    def compile(self) -> Choice | None:
+        """Make everything ready that takes a while; returns what the engine chose by measuring, if anything."""
 
     @abstractmethod
     def run_block(self) -> bool:
@@ -179,6 +187,12 @@ class LearningRun(ABC):
         count = self.totals.episodes
         info = {f"{key}_mean": total / count for key, total in self.totals.info.items()} if count else {}
         return {**info, "env_failures": self.failures, "replay_size": self.learner.replay.size}
+
+    def samples_per_insert(self) -> float:
+        """Samples learned from for each transition since learning began."""
+        learned = max(1, self.env_steps - self.first_update_at + self.block_plan.env_steps)
+        updates = self.engine.counts(self.learner.state).updates
+        return updates * self.spec.replay.batch_size / learned if self.first_update_at else 0.0
 
     def notices(self) -> list[str]:
         """Envs that raised since the last time this was asked."""

@@ -14,6 +14,7 @@ Here are shapes and sizes; what runs is in `process_run.py`.
 """
 
 import os
+from collections.abc import Mapping
 from typing import cast
 
 import numpy as np
@@ -23,9 +24,11 @@ from hotloop.envs.gym_types import Make
 from hotloop.envs.host_spaces import HostSpaces
 from hotloop.errors import SpecError
 from hotloop.members import Members
-from hotloop.pipelines.actor_loop import ENV_STEPS, shares_of, steps_per_parcel, steps_that_begin
+from hotloop.pipelines.actor_loop import ENV_STEPS
+from hotloop.pipelines.actor_parcels import room_of, shares_of, steps_per_parcel, steps_that_begin
 from hotloop.pipelines.crew import descriptors_of
-from hotloop.pipelines.process_run import Brought, ProcessRun
+from hotloop.pipelines.crews import Brought
+from hotloop.pipelines.process_run import ProcessRun
 from hotloop.plain import Figures
 from hotloop.replay.frames import Frames
 from hotloop.replay.host import HostReplay
@@ -35,13 +38,6 @@ from hotloop.transport.form import Form
 from hotloop.transport.limits import refuse_more_descriptors_than_there_are
 from hotloop.transport.memory import refuse_other_platforms
 from hotloop.trees import ArraySpec, Specs, leaves
-
-
-def pipeline(
-    spec: Spec, spaces: HostSpaces, engine: Engine, make: Make | None = None, network: object = None
-) -> "ProcessesPipeline":
-    """The processes pipeline of one spec."""
-    return ProcessesPipeline(spec, spaces, engine, make, network)
 
 
 def actors_of(spec: Spec) -> int:
@@ -55,42 +51,71 @@ def actors_of(spec: Spec) -> int:
     return min(wanted, spec.env.num_envs)
 
 
+def replay_of(spec: Spec, spaces: HostSpaces) -> HostReplay:
+    """Where parcels of transitions with these spaces are stored."""
+    num_actions = spaces.actions.size if spec.env.action_mask else None
+    frames = frames_per_transition(spec.replay, steps_per_parcel(spec))
+    return HostReplay(spec.replay, spec.discount, spaces.observations.shapes, 0, None, num_actions, frames)
+
+
+def parcel_of(spec: Spec, spaces: HostSpaces, replay: HostReplay, num_envs: int) -> Parcel[ArraySpec]:
+    """The form of a parcel with room for so many envs; refused if it does not fit into the replay."""
+    num_actions, steps = spaces.actions.size if spec.env.action_mask else None, steps_per_parcel(spec)
+    begin = steps_that_begin(spec)
+    form = form_of(spec.replay, spaces.observations.shapes, num_envs, steps, num_actions, spec.env.info, begin)
+    store = replay.store
+    if isinstance(store, Frames) and (most := leaves(form.frames)[0].shape[0]) > store.capacity:
+        raise SpecError(
+            f"replay.capacity is {spec.replay.capacity}, with room for {store.capacity} frames, but a parcel of "
+            f"{num_envs} env(s) x {steps} steps may bring {most}; raise replay.capacity, use more actors, or lower "
+            "actors.steps_per_parcel"
+        )
+    return form
+
+
+def weights_of(engine: Engine) -> dict[str, ArraySpec]:
+    """The form of what a learner publishes."""
+    named = engine.to_named(engine.weights(engine.init(0)))
+    return {name: ArraySpec(array.shape, array.dtype) for name, array in named.items()}
+
+
+def exchange_form(spec: Spec, parcel: Specs, weights: Mapping[str, ArraySpec]) -> Form:
+    """What is exchanged with the actors of a spec."""
+    return Form(actors_of(spec), spec.actors.parcels, parcel, {**weights, ENV_STEPS: ArraySpec((), np.int64)})
+
+
+def refuse_what_cannot_be(spec: Spec) -> None:
+    """Refuse a machine that has no such actors, or not so many."""
+    refuse_other_platforms()
+    refuse_more_descriptors_than_there_are(descriptors_of(actors_of(spec)))
+
+
+def plan_of(spec: Spec, form: Form) -> Figures:
+    """What the actors will be and take: numbers by name."""
+    shares = shares_of(spec.env.num_envs, form.actors)
+    return {
+        "actors": form.actors,
+        "envs_of_each": [shares[0]] if shares[0] == shares[-1] else [shares[0], shares[-1]],
+        "threads_of_each": 1,
+        "steps_per_parcel": steps_per_parcel(spec),
+        "parcels": spec.actors.parcels,
+        "shared_bytes": form.num_bytes,
+        "descriptors": descriptors_of(form.actors),
+    }
+
+
 class ProcessesPipeline:
     """Shapes and sizes; processes are started by a session."""
 
     def __init__(self, spec: Spec, spaces: HostSpaces, engine: Engine, make: Make | None, network: object) -> None:
         """`make` and `network` are what the user brought along, if anything."""
-        refuse_other_platforms()
-        refuse_more_descriptors_than_there_are(descriptors_of(actors_of(spec)))
+        refuse_what_cannot_be(spec)
         self.spec, self.engine, self.update, self.spaces = spec, engine, engine.update, spaces
-        self.actors, steps = actors_of(spec), steps_per_parcel(spec)
-        self.largest_share = max(shares_of(spec.env.num_envs, self.actors))
-        num_actions = spaces.actions.size if spec.env.action_mask else None
-        obs = spaces.observations.shapes
-        self.replay = HostReplay(
-            spec.replay, spec.discount, obs, 0, None, num_actions, frames_per_transition(spec.replay, steps)
-        )
-        begin = steps_that_begin(spec)
-        parcel = form_of(spec.replay, obs, self.largest_share, steps, num_actions, spec.env.info, begin)
-        self._refuse_parcels_that_do_not_fit(parcel)
-        weights = {
-            name: ArraySpec(array.shape, array.dtype)
-            for name, array in engine.to_named(engine.weights(engine.init(0))).items()
-        }
-        self.form = Form(
-            self.actors, spec.actors.parcels, cast(Specs, parcel), {**weights, ENV_STEPS: ArraySpec((), np.int64)}
-        )
+        self.replay = replay_of(spec, spaces)
+        parcel = parcel_of(spec, spaces, self.replay, room_of(spec, actors_of(spec)))
+        self.form = exchange_form(spec, cast(Specs, parcel), weights_of(engine))
         self._brought = Brought(make, network)
         self._sessions: list[ProcessRun] = []
-
-    def _refuse_parcels_that_do_not_fit(self, parcel: Parcel[ArraySpec]) -> None:
-        store, steps = self.replay.store, steps_per_parcel(self.spec)
-        if isinstance(store, Frames) and (most := leaves(parcel.frames)[0].shape[0]) > store.capacity:
-            raise SpecError(
-                f"replay.capacity is {self.spec.replay.capacity}, with room for {store.capacity} frames, but a parcel "
-                f"of {self.largest_share} env(s) x {steps} steps may bring {most}; raise replay.capacity, use more "
-                "actors, or lower actors.steps_per_parcel"
-            )
 
     def num_bytes(self) -> int:
         """Memory of the replay; beside it `form.num_bytes` are shared with the actors."""
@@ -98,16 +123,7 @@ class ProcessesPipeline:
 
     def plan(self) -> Figures:
         """What the actors will be and take: numbers by name."""
-        shares = shares_of(self.spec.env.num_envs, self.actors)
-        return {
-            "actors": self.actors,
-            "envs_of_each": [shares[0]] if shares[0] == shares[-1] else [shares[0], shares[-1]],
-            "threads_of_each": 1,
-            "steps_per_parcel": steps_per_parcel(self.spec),
-            "parcels": self.spec.actors.parcels,
-            "shared_bytes": self.form.num_bytes,
-            "descriptors": descriptors_of(self.actors),
-        }
+        return plan_of(self.spec, self.form)
 
     def session(self, members: Members) -> "ProcessRun":
         """Its state, for the host loop to drive."""

@@ -12,6 +12,7 @@ from typing import Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from hotloop.episodes import Finished
 from hotloop.errors import SpecError
 from hotloop.experience import Item, row_example
 from hotloop.replay.frames import Frames, are_shared
@@ -48,6 +49,16 @@ class Parcel(NamedTuple, Generic[A]):
 Packed = Parcel[np.ndarray]
 
 
+class TeamParcel(NamedTuple, Generic[A]):
+    """What an actor in envs with several agents hands over at once: a parcel for each learner.
+
+    The account is of turns, which are the env steps of a team: an agent that is gone makes no transition in them.
+    """
+
+    account: Account[A]
+    each: tuple[Parcel[A], ...]
+
+
 def form_of(
     replay: Replay,
     obs: Specs,
@@ -76,15 +87,21 @@ def form_of(
         count = num_envs * (leading_frames(replay) + vector_steps + steps_that_begin * replay.stacked_frames)
         frames = specs_of(Frames(obs, replay.stacked_frames, count).frame, (count,))
         kept = ArraySpec((replay.stacked_frames,), np.int32)
-    whole, real = ArraySpec((), np.int64), ArraySpec((), np.float64)
+    whole = ArraySpec((), np.int64)
     return Parcel(
         num_frames=whole,
         num_rows=whole,
         frames=frames,
         rows=cast(Item[ArraySpec], specs_of(row_example(kept, num_actions), (rows,))),
         error=ArraySpec((rows,), np.float32),
-        account=Account(whole, whole, whole, whole, whole, real, real, dict.fromkeys(info, real)),
+        account=account_form(info),
     )
+
+
+def account_form(info: tuple[str, ...] = ()) -> Account[ArraySpec]:
+    """Shapes of an account that sums these keys."""
+    whole, real = ArraySpec((), np.int64), ArraySpec((), np.float64)
+    return Account(whole, whole, whole, whole, whole, real, real, dict.fromkeys(info, real))
 
 
 def leading_frames(replay: Replay) -> int:
@@ -112,3 +129,11 @@ def rows_used(parcel: Packed) -> list[int]:
     frames, rows = int(parcel.num_frames), int(parcel.num_rows)
     of_frames, of_rows = [frames] * len(leaves(parcel.frames)), [rows] * len(leaves(parcel.rows))
     return [1, 1, *of_frames, *of_rows, rows, *([1] * len(leaves(parcel.account)))]
+
+
+def finished_in(account: Account[np.ndarray]) -> Finished | None:
+    """The episodes that ended in a parcel, if any did."""
+    if not int(account.episodes):
+        return None
+    info = {key: float(total) for key, total in account.info.items()}
+    return Finished(int(account.episodes), float(account.episode_return), float(account.episode_length), info)

@@ -1,0 +1,263 @@
+"""The actors of a run as its learner knows them: parcels in, weights out, and how far each actor may go.
+
+How far is its **allowance**, in env steps: what of it the learner has counted, what was dropped or died with a process,
+then a few parcels and a share of a block. Whoever learns says where parcels are stored and which weights there are:
+one learner (`process_run.py`) or those of a team (`process_team.py`).
+"""
+
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from hotloop.interrupts import end_is_wanted
+from hotloop.pipelines.actor_figures import ActorFigures, State
+from hotloop.pipelines.actor_loop import ENV_STEPS
+from hotloop.pipelines.actor_parcels import shares_of, steps_per_parcel
+from hotloop.pipelines.crew import Gone, Loss
+from hotloop.plain import Figures
+from hotloop.replay.parcels import Account, Packed
+from hotloop.spans import Spans
+from hotloop.spec import Spec
+from hotloop.transport.exchange import Exchange
+from hotloop.transport.form import Form
+from hotloop.transport.protocol import ActorStatus, Parcel
+from hotloop.trees import Arrays
+
+PARCELS_AHEAD = 2
+"""Parcels that an actor may be ahead of what the learner has counted, beside its share of a block."""
+PUBLISH_SECONDS = 0.02
+"""Between two versions of the weights, at least; in_step there is one for each block."""
+LONGEST_UNPUBLISHED = 1.0
+"""Seconds after which the same weights are published again while nothing is learned, with how far the run is."""
+WAIT_SECONDS = 0.25
+START_SECONDS = 0.01
+"""Between two looks at actors that start."""
+
+
+class Learns(Protocol):
+    """What actors need of whoever learns from them."""
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps of the run so far, by which actors explore."""
+
+    def named_weights(self) -> Mapping[str, np.ndarray]:
+        """What actors are to act with."""
+
+    def new_crew(self, exchange: Exchange) -> "AnyCrew":
+        """Actors that take part in an exchange, not started yet."""
+
+    def store(self, parcel: Arrays) -> Account[np.ndarray]:
+        """Put a parcel where it is learned from, and return its account, in env steps."""
+
+
+class Supply:
+    """Actors elsewhere, and what is exchanged with them; `begin` starts them, `close` ends them."""
+
+    crew: "AnyCrew | None" = None
+    waiting = 0
+    """Env steps that are stored, and not counted yet."""
+    _failures = 0
+
+    def __init__(self, spec: Spec, form: Form, spans: Spans, learns: Learns) -> None:
+        """`form` is what is exchanged with the actors."""
+        self.spec, self.form, self._spans, self._learns = spec, form, spans, learns
+        self._in_step, self._block = spec.actors.in_step, spec.block_plan.env_steps
+        shares, steps = shares_of(spec.env.num_envs, form.actors), steps_per_parcel(spec)
+        share_of_block = -(-self._block // form.actors)
+        self._ahead = [PARCELS_AHEAD * envs * steps + share_of_block for envs in shares]
+
+    def begin(self) -> None:
+        """Start the actors and wait until each has begun; those that there were are stopped."""
+        self.close()
+        with contextlib.ExitStack() as undone:
+            self._exchange = Exchange(self.form)
+            undone.callback(self._exchange.close)
+            self._end = self._exchange.learner_seat().open()
+            undone.callback(self._end.close)
+            self.waiting, self._failures = 0, 0
+            self._seen, self._allowed = [Gone()] * self.form.actors, [0] * self.form.actors
+            self.version = -1
+            self._publish()
+            self.crew = self._learns.new_crew(self._exchange)
+            undone.callback(self.close)
+            self.crew.start()
+            self._figures = ActorFigures(self.spec, self._end.statuses())
+            while not self.crew.are_ready():
+                self.crew.raise_if_lost()
+                time.sleep(START_SECONDS)
+            self._allow()
+            undone.pop_all()
+
+    def close(self) -> None:
+        """Stop the actors, and let go of what was shared with them."""
+        if self.crew is None:
+            return
+        crew, self.crew = self.crew, None
+        crew.stop()
+        self._end.close()
+        self._exchange.close()
+
+    # -- experience -------------------------------------------------------------------------------------
+
+    def block(self) -> int | None:
+        """Store what comes until there is a block of it; returns its env steps, or None if someone does not want to
+        wait for them."""
+        return self._block_in_step() if self._in_step else self._block_as_it_comes()
+
+    def _block_as_it_comes(self) -> int | None:
+        self._receive()
+        while self.waiting < self._block:
+            self._wait()
+            self._receive()
+            if end_is_wanted():  # and there may be nothing to come for minutes: an actor hangs
+                return None
+        self.waiting -= self._block
+        return self._block
+
+    def _block_in_step(self) -> int | None:
+        """One parcel of every actor, which is a block."""
+        came: list[Parcel] = []
+        while len({parcel.actor for parcel in came}) < self.form.actors:
+            self._wait()
+            came += self._end.committed()
+            if end_is_wanted():
+                return None
+        for parcel in sorted(came, key=lambda parcel: parcel[:2]):  # by actor, whoever came first
+            self._take_in(parcel)
+        made, self.waiting = self.waiting, 0
+        return made
+
+    def go_on(self) -> None:
+        """A block is learned from: let actors go on."""
+        if time.monotonic() - self._published_at > LONGEST_UNPUBLISHED:  # before it learns: actors explore by env steps
+            self._publish()
+        self._allow()
+
+    def _receive(self) -> None:
+        """Store all parcels that have been handed over."""
+        for parcel in self._end.committed():
+            self._take_in(parcel)
+
+    def _take_in(self, parcel: Parcel) -> None:
+        with self._spans["insert"]:
+            account = self._learns.store(parcel.arrays)
+            self.waiting += int(account.env_steps)
+            self._seen[parcel.actor] = Gone(int(account.env_steps_before + account.env_steps), int(account.dropped))
+            self._figures.note(account, self.version)
+            self._end.release(parcel)
+
+    def _wait(self) -> None:
+        """Until there is a parcel, or for a moment."""
+        assert self.crew is not None
+        self._allow()
+        if not self._is_published:
+            self._publish()
+        with self._spans["wait"]:
+            self.crew.work()
+            self._end.wait(WAIT_SECONDS)
+        self.crew.raise_if_lost()
+
+    def _allow(self) -> None:
+        """Let actors go on: a few parcels beyond what the learner has counted; in_step one each."""
+        if self._in_step and self.waiting:
+            return
+        assert self.crew is not None
+        fewer = self.waiting // self.form.actors
+        for actor, gone in enumerate(self.crew.made_by_the_dead()):
+            ahead = 1 if self._in_step else self._ahead[actor] - fewer
+            # What was made and will not come any more: that, and what has been dropped since.
+            last = max(self._seen[actor], gone)
+            allowed = last.made + self._end.dropped_transitions(actor) - last.dropped + ahead
+            if ahead > 0 and allowed > self._allowed[actor]:
+                self._allowed[actor] = allowed
+                self._end.allow(actor, allowed)
+
+    # -- weights ----------------------------------------------------------------------------------------
+
+    def renew_weights(self) -> None:
+        """There are new weights: publish them, or if others were just now, before the learner waits. Actors take them
+        for the next parcel."""
+        self._is_published = False
+        if self._in_step or time.monotonic() - self._published_at >= PUBLISH_SECONDS:
+            self._publish()
+
+    def _publish(self) -> None:
+        self.version, self._published_at, self._is_published = self.version + 1, time.monotonic(), True
+        env_steps = np.asarray(self._learns.env_steps, np.int64)
+        self._end.publish(self.version, {**self._learns.named_weights(), ENV_STEPS: env_steps})
+
+    # -- what is known of actors ------------------------------------------------------------------------
+
+    def note_first_errors(self, parcel: Packed) -> None:
+        """A parcel is stored, with what its actor said of it."""
+        self._figures.note_first_errors(parcel)
+
+    @property
+    def failures(self) -> int:
+        """Times an env raised and was built anew, since the actors began."""
+        if self.crew is not None:
+            self._failures = sum(status.env_failures for status in self._end.statuses())
+        return self._failures
+
+    def forget_failures(self) -> None:
+        """Count them from 0 again."""
+        self._failures = 0
+
+    @property
+    def last_failure(self) -> str:
+        """What the env that last had to be built anew had raised."""
+        return "" if self.crew is None else self.crew.last_failure()
+
+    def notices(self) -> list[str]:
+        """Actors that were replaced since this was last asked."""
+        losses = [] if self.crew is None else self.crew.losses()
+        return [f"{loss}; another takes its place\n{loss.words}".rstrip() for loss in losses]
+
+    def statuses(self) -> list[ActorStatus]:
+        """What is known of each actor."""
+        return self._end.statuses()
+
+    def figures(self) -> Figures:
+        """What the actors did since this was last asked (`docs/processes.md` says what each means)."""
+        if self.crew is None:
+            return {}
+        state = State(self._learns.env_steps, self.version, self.crew.restarts_of(), self.crew.pids())
+        return {"transitions_waiting": self.waiting, **self._figures.line(self._end.statuses(), state)}
+
+
+class AnyCrew(Protocol):
+    """The actors, wherever they are."""
+
+    def start(self) -> None:
+        """Have them begin."""
+
+    def work(self) -> None:
+        """Have those that are in this process take a turn."""
+
+    def raise_if_lost(self) -> None:
+        """Raise what ends the run, if it cannot go on with them."""
+
+    def are_ready(self) -> bool:
+        """Whether each has begun to act."""
+
+    def made_by_the_dead(self) -> list[Gone]:
+        """For each actor what processes that have ended made."""
+
+    def pids(self) -> list[int | None]:
+        """The process of each actor, if it has one."""
+
+    def restarts_of(self) -> list[int]:
+        """How many processes of each actor have ended."""
+
+    def losses(self) -> list[Loss]:
+        """Processes that have ended since this was last asked."""
+
+    def last_failure(self) -> str:
+        """What the env that last had to be built anew had raised."""
+
+    def stop(self) -> None:
+        """Have all end."""

@@ -335,6 +335,10 @@ def steps_on_device(env_id: str, engine: str, pipeline: str) -> bool:
     """Whether envs of this id are a part of programs on the device; else they are stepped from the host."""
     if opens_envs_elsewhere(pipeline):
         return False
+    if pipeline in PIPELINES and has_agents(env_id):
+        record = PIPELINES[pipeline]
+        if "joint" in record.on_host and "joint" not in record.on_device:
+            return False
     return is_device_env(env_id) and (engine not in ENGINES or ENGINES[engine].has_programs)
 
 

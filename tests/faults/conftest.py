@@ -5,8 +5,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-for folder in ("oracle", "runs", "multi"):
-    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
+sys.path.insert(0, str(Path(__file__).parents[1] / "oracle"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "multi"))
 
 from hotloop_process import finished, finished_once, hotloop, spec_file
 

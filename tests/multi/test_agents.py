@@ -299,7 +299,7 @@ def test_a_profile_counts_the_stages_of_all_agents(tmp_path: Path) -> None:
     [
         ({"turns": {"every": 4, "updates": 1}}, "turns"),
         ({"devices": 2}, "agents are shared out over all devices"),
-        ({"pipeline": "sync"}, "several agents"),
+        ({"pipeline": "concurrent"}, "several agents"),
         ({"env.options": {"agents": 0}}, "num_agents is 0"),
         ({"agents": {"weights": "none"}}, "agents.weights"),
         ({"replay.hindsight": {}}, "hindsight"),

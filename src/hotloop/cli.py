@@ -44,7 +44,7 @@ EnvOption = Annotated[str | None, typer.Option(help="Env id; alone, trains the d
 StepsOption = Annotated[int | None, typer.Option(help="Env steps in all (stop.steps).")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 EngineOption = Annotated[str | None, typer.Option(help="Who does the array maths: jax or torch.")]
-ActorsOption = Annotated[int | None, typer.Option(help="Processes that step the envs; pipeline processes.")]
+ActorsOption = Annotated[int | None, typer.Option(help="Processes that step the envs; pipeline processes, or auto.")]
 PipelineOption = Annotated[str | None, typer.Option(help="How experience flows; auto by default.")]
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; must not exist.")]
 TrustOption = Annotated[bool, typer.Option("--trust", help="Import the module that a run from elsewhere names.")]

@@ -3,7 +3,7 @@
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Union, cast
@@ -26,7 +26,7 @@ from hotloop.spec.reading import OWN_ENV, fields_of_sections, load_spec, plugins
 
 if TYPE_CHECKING:
     from hotloop.agent import Agent
-    from hotloop.assembly import Assembly, Own
+    from hotloop.assembly import Assembly, Own, PipelineChoice
     from hotloop.driver import Driver
     from hotloop.engines.jax.modules import Module
     from hotloop.envs.gym_types import Given
@@ -461,10 +461,17 @@ def _asked(
 
 @contextmanager
 def _driver(asked: _Asked, listeners: Sequence[Listener] = ()) -> "Iterator[Driver]":
-    with _assembled(asked.spec, asked.own, asked.reporter) as assembly:
+    from hotloop import pipeline_trial
+
+    spec, own, reporter = asked.spec, asked.own, asked.reporter
+    with ExitStack() as open_:
+        assembly = open_.enter_context(_assembled(spec, own, reporter))
+        if (choice := pipeline_trial.choose(assembly, spec, own, reporter)) is not None:
+            spec = pipeline_trial.with_choice(spec, choice)
+            assembly = open_.enter_context(_assembled(spec, own, reporter, choice))
         from hotloop.driver import Driver
 
-        yield Driver(assembly, asked.store(), asked.reporter, listeners)
+        yield Driver(assembly, asked.store(), reporter, listeners)
 
 
 def _turns(asked: _Asked, listeners: Sequence[Listener]) -> "SeedsInTurn":
@@ -537,12 +544,12 @@ def _apart(env: GivenEnv | None, overrides: dict[str, object]) -> tuple["Given |
     return (None, {**overrides, "env.id": env}) if isinstance(env, str) else (env, overrides)
 
 
-def _assembled(spec: Spec, own: "Own", reporter: Reporter) -> "Assembly":
-    """Env, engine and pipeline, to be closed after use."""
+def _assembled(spec: Spec, own: "Own", reporter: Reporter, measured: "PipelineChoice | None" = None) -> "Assembly":
+    """Env, engine and pipeline, which may have been chosen by measuring; to be closed after use."""
     from hotloop.assembly import Assembly
 
     with reporter.busy(f"starting engine {spec.engine}"):
-        return Assembly(spec, own)
+        return Assembly(spec, own, measured=measured)
 
 
 def _spec_of(folder: RunFolder, overrides: Mapping[str, object], trust: bool, own_env: "Given | None") -> Spec:

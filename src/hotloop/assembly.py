@@ -18,7 +18,7 @@ from hotloop.spec.rules import is_set, only_on_the_host, refusal
 if TYPE_CHECKING:
     from hotloop.engines.jax.modules import Module
     from hotloop.envs.device import DeviceEnv
-    from hotloop.envs.gym_types import Given
+    from hotloop.envs.gym_types import Given, Make
     from hotloop.envs.host import HostEnvs
     from hotloop.envs.host_spaces import HostSpaces
     from hotloop.envs.own import OwnEnv
@@ -31,6 +31,8 @@ class PipelineChoice(NamedTuple):
 
     name: str
     reason: str
+    is_measured: bool = False
+    """Whether a trial has decided it (`pipeline_trial.py`)."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.reason})"
@@ -191,6 +193,7 @@ class Player:
 
     env: "DeviceEnv | HostSpaces | TeamSpaces"
     """A device env, or the spaces of an env on the host: those of its agent, or of its agents."""
+    _measured: PipelineChoice | None = None
 
     def __init__(self, spec: Spec, own: Own | None = None) -> None:
         self.own = own = own or Own()
@@ -234,6 +237,11 @@ class Player:
             spec, said = _never_evaluated(spec)
             self.notices += said
         return spec
+
+    @property
+    def has_one_env_only(self) -> bool:
+        """Whether it is trained on an instance that the user made."""
+        return self._own_env is not None and self._own_env.is_instance
 
     @property
     def _trained_env_id(self) -> str:
@@ -289,13 +297,17 @@ class Player:
 
     def _look_at_host_env(self) -> "HostSpaces":
         """The spaces of a Gymnasium env, of which one is made and closed again."""
+        envs = self.open_one_env()
+        envs.close()
+        return envs.spaces
+
+    def open_one_env(self) -> "HostEnvs":
+        """One Gymnasium env as those that are trained on, in this process; whoever asked closes it."""
         from hotloop.envs.host import open_envs
 
         env = self.spec.env
         alone = "sync" if env.vectorization in ("threads", "async") else env.vectorization
-        envs = open_envs(self._trained_env_id, 1, env.options, alone, observe=env.observe)
-        envs.close()
-        return envs.spaces
+        return open_envs(self._trained_env_id, 1, env.options, alone, observe=env.observe)
 
     def _look_at_team(self) -> "TeamSpaces":
         """The spaces of an env with several agents, of which one is made and closed again."""
@@ -334,7 +346,12 @@ class Player:
                 f"{wanted}; leave {unserved} out"
             )
         if wanted != "auto":
-            return PipelineChoice(wanted, "as the spec says")
+            return self._measured or PipelineChoice(wanted, "as the spec says")
+        if spec.describes_actors and (self.on_device or spec.agents is not None):
+            raise SpecError(
+                f"actors are for pipeline processes, but pipeline auto has none for {spec.env.id}, which is {kind}; "
+                "add pipeline: processes if it serves the env, or leave actors out"
+            )
         if self.on_device:
             return PipelineChoice("fused", f"the env is {kind}")
         if spec.turns is not None:
@@ -374,8 +391,15 @@ class Assembly(Player):
     team: "TeamEnvs | None" = None
     pipeline: "Pipeline"
 
-    def __init__(self, spec: Spec, own: Own | None = None, substitutes: Substitutes | None = None) -> None:
-        substitutes = substitutes or Substitutes()
+    def __init__(
+        self,
+        spec: Spec,
+        own: Own | None = None,
+        substitutes: Substitutes | None = None,
+        measured: PipelineChoice | None = None,
+    ) -> None:
+        """`measured` is the spec's pipeline where a trial has chosen it."""
+        substitutes, self._measured = substitutes or Substitutes(), measured
         if substitutes.env is not None:
             spec, own = _with_env(spec, options={}), (own or Own())._replace(env=substitutes.env)
         try:
@@ -387,12 +411,10 @@ class Assembly(Player):
             raise
 
     def _make_pipeline(self) -> "Pipeline":
-        make = registry.imported(self._makers(self.pipeline_choice.name)[self.spec.learns_from])
-        if registry.opens_envs_elsewhere(self.pipeline_choice.name):
-            own_env = self._own_env and self._own_env.trained
-            learns = self.engine if self.spec.agents is None else self.engines
-            in_processes: Pipeline = make(self.spec, self.env, learns, own_env and own_env.make, self.own.network)
-            return in_processes
+        name = self.pipeline_choice.name
+        if registry.opens_envs_elsewhere(name):
+            return self._in_processes(name, self.spec)
+        make = registry.imported(self._makers(name)[self.spec.learns_from])
         if self.team is not None:
             joint: Pipeline = make(self.spec, self.team, self.engines)
             return joint
@@ -401,6 +423,28 @@ class Assembly(Player):
             raise SpecError(f"engine {self.spec.engine} has no programs for device envs, and {self.spec.env.id} is one")
         made: Pipeline = make(self.spec, *of)
         return made
+
+    def _in_processes(self, name: str, spec: Spec) -> "Pipeline":
+        """A pipeline that opens the envs elsewhere."""
+        make = registry.imported(PIPELINES[name].on_host[spec.learns_from])
+        learns = self.engine if spec.agents is None else self.engines
+        made: Pipeline = make(spec, self.env, learns, self._brought_make, self.own.network)
+        return made
+
+    @property
+    def _brought_make(self) -> "Make | None":
+        """What makes the envs that are trained on, where the user brought it along."""
+        return self._own_env.trained.make if self._own_env and self._own_env.trained else None
+
+    def require_that_envs_can_be_elsewhere(self, name: str) -> None:
+        """Raise SpecError if a pipeline that opens envs elsewhere could not serve these; starts none."""
+        from hotloop.pipelines.actor_process import duty_of, pack
+
+        spec = self.spec.with_field("pipeline", name)
+        if reason := refusal(spec):
+            raise SpecError(reason)
+        self._in_processes(name, spec)
+        pack(duty_of(spec, self._brought_make, self.own.network, [True]))
 
     def __enter__(self) -> Self:
         return self

@@ -44,7 +44,7 @@ EnvOption = Annotated[str | None, typer.Option(help="Env id; alone, trains the d
 StepsOption = Annotated[int | None, typer.Option(help="Env steps in all (stop.steps).")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 EngineOption = Annotated[str | None, typer.Option(help="Who does the array maths: jax or torch.")]
-ActorsOption = Annotated[int | None, typer.Option(help="Processes that step the envs; pipeline processes.")]
+ActorsOption = Annotated[int | None, typer.Option(help="Processes that step the envs; pipeline processes, or auto.")]
 PipelineOption = Annotated[str | None, typer.Option(help="How experience flows; auto by default.")]
 OutOption = Annotated[Path | None, typer.Option(help="Folder for the run; must not exist.")]
 TrustOption = Annotated[bool, typer.Option("--trust", help="Import the module that a run from elsewhere names.")]
@@ -79,15 +79,23 @@ def train(
     if plan:
         from hotloop.assembly import Assembly
         from hotloop.envs.naming import look_in_current_folder
+        from hotloop.pipeline_trial import ELSEWHERE, obstacle
         from hotloop.run_plan import actors_plan, memory_plan, say_actors
 
         look_in_current_folder(parsed.env.id)
         with Assembly(parsed) as assembly:
             memory, in_processes = memory_plan(assembly), actors_plan(assembly)
+            measured = [] if obstacle(assembly, parsed) else [assembly.pipeline_choice.name, ELSEWHERE]
         if as_json:
-            _print_json(memory.as_json() | ({} if in_processes is None else {"processes": in_processes}))
+            more: Figures = {"measured_at_the_start": [*measured]} if measured else {}
+            _print_json(memory.as_json() | more | ({} if in_processes is None else {"processes": in_processes}))
         else:
             typer.echo(str(memory))
+            if measured:
+                typer.echo(
+                    f"pipeline: {measured[0]}; where the env turns out to be slow, {measured[1]} if a trial as the run "
+                    "begins says that it is faster (actors.measure)"
+                )
             if in_processes is not None:
                 typer.echo(say_actors(in_processes))
         if memory.refusal():

@@ -101,8 +101,10 @@ class Driver:
         is_eager = self.spec.torch.mode == "eager" or (self.spec.engine == "torch" and self.spec.devices > 1)
         with self.reporter.busy("warming up" if is_eager else "compiling"):
             choice = self.session.compile()
-        self.chosen = [] if choice is None else [choice.field]  # by measuring: what else `spec.yaml` says was given
+        # By measuring: what else `spec.yaml` says was given.
+        self.chosen = ["pipeline"] if self.assembly.pipeline_choice.is_measured else []
         if choice is not None:
+            self.chosen.append(choice.field)
             self.reporter.say(str(choice))
             self.spec = self.spec.with_field(choice.field, choice.value)
         self.compile_seconds = time.perf_counter() - started

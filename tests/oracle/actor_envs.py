@@ -146,3 +146,26 @@ class Slow(Counting):
     def step(self, action):
         time.sleep(0.02)
         return super().step(action)
+
+
+class Sleeping(Counting):
+    """Each step takes 5 ms, without the processor, and draws from the random numbers that all of NumPy shares.
+
+    In another process than `only_in` it can be told to raise, or to exit, when it is made.
+    """
+
+    opened = 0  # in this process, and not closed
+
+    def __init__(self, only_in=None, how="raise"):
+        super().__init__()
+        if only_in is not None:
+            OnlyHere(only_in, how)
+        Sleeping.opened += 1
+
+    def step(self, action):
+        time.sleep(0.005)
+        obs, reward, *rest = super().step(action)
+        return obs, reward + np.random.random(), *rest
+
+    def close(self):
+        Sleeping.opened -= 1

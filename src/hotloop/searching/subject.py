@@ -4,6 +4,7 @@ import copy
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from hotloop import registry
 from hotloop.errors import SpecError
 from hotloop.spec import Spec, slm_lab
 from hotloop.spec.reading import given, load_spec
@@ -31,7 +32,7 @@ class OwnSpec(NamedTuple):
 
     def with_values(self, values: Mapping[str, object], *, imports_plugins: bool = False) -> Spec:
         """The spec with these fields."""
-        return load_spec(self.data, values, imports_plugins=imports_plugins)
+        return _unmeasured(load_spec(self.data, values, imports_plugins=imports_plugins))
 
 
 class SlmLabSpec(NamedTuple):
@@ -55,4 +56,11 @@ class SlmLabSpec(NamedTuple):
                     raise SpecError(f"search: {path}: {part} is {child!r:.40}, expected a section")
                 section = child
             section[last] = value
-        return load_spec(slm_lab.translated(self.name, data, self.variables).spec, self.overrides)
+        return _unmeasured(load_spec(slm_lab.translated(self.name, data, self.variables).spec, self.overrides))
+
+
+def _unmeasured(spec: Spec) -> Spec:
+    """The spec with a pipeline that follows from it: trials run side by side, and the best gives its score again."""
+    is_open = spec.pipeline == "auto" and not registry.steps_on_device(spec.env.id, spec.engine, spec.pipeline)
+    is_open &= spec.seeds == 1 and spec.turns is None and not registry.has_agents(spec.env.id)
+    return spec.with_field("actors.measure", False) if is_open else spec

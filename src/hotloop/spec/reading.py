@@ -147,7 +147,9 @@ def with_meaning(data: dict[str, object]) -> dict[str, object]:
     on_device = registry.steps_on_device(env_id, str(data.get("engine", "jax")), str(data.get("pipeline", "auto")))
     meaningless = [*(NOT_ON_POLICY if data.get("on_policy") is not None else ()), *(ONLY_ON_THE_HOST * on_device)]
     meaningless += NOT_IN_TURNS if data.get("turns") is not None else ()
-    meaningless += () if registry.opens_envs_elsewhere(str(data.get("pipeline", "auto"))) else ("actors",)
+    pipeline = str(data.get("pipeline", "auto"))
+    says_nothing = pipeline != "auto" or _field(data, "actors") == _field(Spec().model_dump(mode="json"), "actors")
+    meaningless += ["actors"] * (says_nothing and not registry.opens_envs_elsewhere(pipeline))
     # Of one's own it may be either, and another engine may step it on the device: a default says nothing.
     if env_id.startswith(OWN_ENV) or (registry.is_device_env(env_id) and not on_device):
         default = Spec().model_dump(mode="json")

@@ -83,13 +83,15 @@ def _names(spec: "Spec") -> Iterator[Rule]:
 def _actors(spec: "Spec") -> Iterator[Rule]:
     is_used = registry.opens_envs_elsewhere(spec.pipeline)
     yield (
-        spec.actors != type(spec.actors)() and not is_used,  # a whole spec as JSON has the section, with its defaults
+        # A whole spec as JSON has the section, with its defaults. Whether auto has a use for it is not known yet.
+        spec.actors != type(spec.actors)() and not is_used and spec.pipeline != "auto",
         f"actors are for pipeline processes, but the pipeline is {spec.pipeline}; add pipeline: processes, or leave "
         "actors out",
     )
-    if not is_used:
-        return
-    yield spec.turns is not None, "turns with pipeline processes: whether to learn is decided after each vector step"
+    yield (
+        is_used and spec.turns is not None,
+        "turns with pipeline processes: whether to learn is decided after each vector step",
+    )
     yield (
         spec.actors.ladder > 0 and not isinstance(spec.exploration, EpsilonGreedy),
         "actors.ladder is for epsilon_greedy: it raises ε to a power; leave it out",

@@ -84,6 +84,11 @@ class Actors(Section):
     """Seconds that an actor may say nothing, as when its env hangs, before it is replaced."""
     tries: PositiveInt = 4
     """Times in a row that an actor may end without having handed over anything; then the run ends, saved."""
+    measure: bool = True
+    """Whether pipeline auto may take processes. It does for one seed of a slow env on the host, where a trial of a few
+    seconds before the run says that they are faster; its `spec.yaml` says which it was. Two runs of one spec may
+    measure differently, and those in processes do not repeat to the bit. false: auto takes sync or concurrent, which
+    do, and measures nothing."""
 
 
 class Munchausen(Section):

@@ -53,7 +53,8 @@ class Spec(Section):
     """Modules of your own that register heads, torsos, networks or device envs: imported before the rest is read, from
     the current folder too. Those of installed packages need not be named."""
     seed: int = Field(default=0, ge=0, lt=2**32)
-    """Same spec, seed and machine: same result, bit for bit (with engine torch, if `torch.mode` is named)."""
+    """Same spec, seed and machine: same result, bit for bit (with engine torch, if `torch.mode` is named; with slow
+    Gymnasium envs, if `pipeline` is, or `actors.measure` is false)."""
     seeds: int = Field(default=1, ge=1, le=256)
     """Runs with seeds `seed`, `seed` + 1, …; each as it would be alone. Those of a device env are trained side by side
     in one program; those of a Gymnasium env, stepped on the host, one after the other, each in a folder of its own. The
@@ -70,7 +71,8 @@ class Spec(Section):
     devices: PositiveInt = 1
     """Devices over which each batch is split."""
     pipeline: str = "auto"
-    """How experience flows to the learner; auto chooses by the env and says so."""
+    """How experience flows to the learner; auto chooses by the env, for slow Gymnasium envs by a trial
+    (`actors.measure`), and says so."""
     updates_per_step: float = Field(default=0.25, gt=0, le=1000)
     """Replay ratio: gradient steps per transition, below or above 1."""
     learn_every: PositiveInt | None = None
@@ -155,6 +157,11 @@ class Spec(Section):
         if self.turns is not None:
             return BlockPlan(self.env.num_envs, 1, self.turns.updates)
         return plan_block(self.updates_per_step, self.env.num_envs, self.learn_every)
+
+    @property
+    def describes_actors(self) -> bool:
+        """Whether something is said of processes that step envs, beside whether they are measured."""
+        return self.actors != Actors(measure=self.actors.measure)
 
     @property
     def replay_ratio(self) -> float:

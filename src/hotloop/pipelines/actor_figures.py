@@ -31,8 +31,9 @@ class State(NamedTuple):
 class ActorFigures:
     """Collects what parcels say, and compares what actors say of themselves with the line before."""
 
-    def __init__(self, spec: Spec, statuses: Sequence[ActorStatus]) -> None:
-        self._slots = spec.actors.parcels
+    def __init__(self, spec: Spec, slots: int, statuses: Sequence[ActorStatus]) -> None:
+        """`slots` are the parcels that a ring holds."""
+        self._slots = slots
         self._schedule = spec.exploration_schedule.model_dump()
         is_epsilon = isinstance(spec.exploration, EpsilonGreedy)
         self._powers = [power_of(spec, number, len(statuses)) for number in range(len(statuses))] if is_epsilon else []

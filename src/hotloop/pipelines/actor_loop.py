@@ -97,6 +97,8 @@ class ActorLoop:
             steps_that_begin=steps_that_begin(spec),
             env_steps_before=place.made_before,
         )
+        actors = spec.actors
+        self._drops = actors.on_full == "drop" and actors.parcels is not None and not actors.in_step
         sampling = spec.replay.sampling
         by_largest = isinstance(sampling, Prioritized) and sampling.first_error is None
         self._says_errors = by_largest and spec.actors.first_errors and errors_are_of_returns(spec)
@@ -121,7 +123,7 @@ class ActorLoop:
             parcel.error[: int(parcel.num_rows)] = first_errors(self.actor.policy, parcel)
         rows = rows_used(parcel)
         while not self.end.hand_over(parcel, rows):
-            if self.spec.actors.on_full == "drop" and not self.spec.actors.in_step:
+            if self._drops:
                 self.end.count_dropped(int(parcel.account.env_steps))
                 return
             self.end.wait_for_room(WAIT_SECONDS)

@@ -5,6 +5,7 @@ died with a process, then a few parcels and a share of a block. `processes.py` h
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, cast
@@ -48,6 +49,13 @@ START_SECONDS = 0.01
 """Between two looks at actors that start."""
 
 
+def transitions_ahead(spec: Spec, actors: int) -> list[int]:
+    """How far each of so many actors may be ahead of what the learner has counted."""
+    shares, steps = shares_of(spec.env.num_envs, actors), steps_per_parcel(spec)
+    share_of_block = math.ceil(spec.block_plan.env_steps / actors)
+    return [PARCELS_AHEAD * envs * steps + share_of_block for envs in shares]
+
+
 class Brought(NamedTuple):
     """What the user brought along."""
 
@@ -76,11 +84,9 @@ class ProcessRun(LearningRun):
         """`form` is what is exchanged with the actors, `obs` the shapes of an observation."""
         super().__init__(spec, engine, replay, update, members, Spans(*STAGES, "wait"))
         self._form, self._obs, self._brought, self._in_step = form, obs, brought, spec.actors.in_step
-        shares, steps = shares_of(spec.env.num_envs, form.actors), steps_per_parcel(spec)
-        self._largest_share = max(shares)
+        self._largest_share = max(shares_of(spec.env.num_envs, form.actors))
         self._explorer = self.acting(self._largest_share)
-        share_of_block = -(-spec.block_plan.env_steps // form.actors)
-        self._ahead = [PARCELS_AHEAD * envs * steps + share_of_block for envs in shares]
+        self._ahead = transitions_ahead(spec, form.actors)
 
     def compile(self) -> Choice | None:
         """Act and learn once, so that all is compiled before the clock runs."""
@@ -107,7 +113,7 @@ class ProcessRun(LearningRun):
             self._crew = self._new_crew()
             undone.callback(self.close)
             self._crew.start()
-            self._figures = ActorFigures(self.spec, self._end.statuses())
+            self._figures = ActorFigures(self.spec, self._form.slots, self._end.statuses())
             while not self._crew.are_ready():
                 self._crew.raise_if_lost()
                 time.sleep(START_SECONDS)

@@ -13,6 +13,7 @@ everything has its turn, and the bits do not depend on timing.
 Here are shapes and sizes; what runs is in `process_run.py`.
 """
 
+import math
 import os
 from typing import cast
 
@@ -25,7 +26,7 @@ from hotloop.errors import SpecError
 from hotloop.members import Members
 from hotloop.pipelines.actor_loop import ENV_STEPS, shares_of, steps_per_parcel, steps_that_begin
 from hotloop.pipelines.crew import descriptors_of
-from hotloop.pipelines.process_run import Brought, ProcessRun
+from hotloop.pipelines.process_run import Brought, ProcessRun, transitions_ahead
 from hotloop.plain import Figures
 from hotloop.replay.frames import Frames
 from hotloop.replay.host import HostReplay
@@ -35,6 +36,9 @@ from hotloop.transport.form import Form
 from hotloop.transport.limits import refuse_more_descriptors_than_there_are
 from hotloop.transport.memory import refuse_other_platforms
 from hotloop.trees import ArraySpec, Specs, leaves
+
+FEWEST_PARCELS = 8
+"""In a ring whose size the spec does not say."""
 
 
 def pipeline(
@@ -53,6 +57,16 @@ def actors_of(spec: Spec) -> int:
             "raise env.num_envs"
         )
     return min(wanted, spec.env.num_envs)
+
+
+def parcels_of(spec: Spec, actors: int) -> int:
+    """How many parcels the ring of each of so many actors holds: if it is not said, as many as may be on their way."""
+    if spec.actors.parcels is not None:
+        return spec.actors.parcels
+    shares, steps = shares_of(spec.env.num_envs, actors), steps_per_parcel(spec)
+    pairs = zip(transitions_ahead(spec, actors), shares, strict=True)
+    most = max(math.ceil(ahead / (envs * steps)) for ahead, envs in pairs)  # the last is begun within the allowance
+    return max(FEWEST_PARCELS, most)
 
 
 class ProcessesPipeline:
@@ -78,7 +92,7 @@ class ProcessesPipeline:
             for name, array in engine.to_named(engine.weights(engine.init(0))).items()
         }
         self.form = Form(
-            self.actors, spec.actors.parcels, cast(Specs, parcel), {**weights, ENV_STEPS: ArraySpec((), np.int64)}
+            self.actors, parcels_of(spec, self.actors), cast(Specs, parcel), {**weights, ENV_STEPS: ArraySpec((), np.int64)}
         )
         self._brought = Brought(make, network)
         self._sessions: list[ProcessRun] = []
@@ -104,7 +118,7 @@ class ProcessesPipeline:
             "envs_of_each": [shares[0]] if shares[0] == shares[-1] else [shares[0], shares[-1]],
             "threads_of_each": 1,
             "steps_per_parcel": steps_per_parcel(self.spec),
-            "parcels": self.spec.actors.parcels,
+            "parcels": self.form.slots,
             "shared_bytes": self.form.num_bytes,
             "descriptors": descriptors_of(self.actors),
         }

@@ -118,7 +118,8 @@ class ProcessorTime:
         now, this = time.monotonic(), time.process_time()
         others = {pid: _seconds_of(pid) for pid in pids if pid is not None}
         passed = max(1e-9, now - self._at)
-        of_actors = [0.0 if pid is None else (others[pid] - self._others.get(pid, 0.0)) / passed for pid in pids]
+        spent = {pid: max(0.0, seconds - self._others.get(pid, 0.0)) for pid, seconds in others.items()}
+        of_actors = [0.0 if pid is None else spent[pid] / passed for pid in pids]
         found = Cores((this - self._this) / passed, of_actors)
         self._at, self._this, self._others = now, this, others
         return found

@@ -284,10 +284,12 @@ class ProcessRun(LearningRun):
         """Stop the actors, and let go of what was shared with them."""
         if self._crew is None:
             return
-        crew, self._crew = self._crew, None
-        crew.stop()
-        self._end.close()
-        self._exchange.close()
+        try:
+            self._crew.stop()
+        finally:  # who interrupts it does not wait for the actors' end
+            self._crew = None
+            self._end.close()
+            self._exchange.close()
 
     # -- checkpoints ------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ everything has its turn, and the bits do not depend on timing.
 Here are shapes and sizes; what runs is in `process_run.py`.
 """
 
+import contextlib
 import math
 import os
 from typing import cast
@@ -92,7 +93,10 @@ class ProcessesPipeline:
             for name, array in engine.to_named(engine.weights(engine.init(0))).items()
         }
         self.form = Form(
-            self.actors, parcels_of(spec, self.actors), cast(Specs, parcel), {**weights, ENV_STEPS: ArraySpec((), np.int64)}
+            self.actors,
+            parcels_of(spec, self.actors),
+            cast(Specs, parcel),
+            {**weights, ENV_STEPS: ArraySpec((), np.int64)},
         )
         self._brought = Brought(make, network)
         self._sessions: list[ProcessRun] = []
@@ -132,5 +136,6 @@ class ProcessesPipeline:
 
     def close(self) -> None:
         """Stop the actors of every session, whatever has become of it."""
-        for session in self._sessions:
-            session.close()
+        with contextlib.ExitStack() as all_of_them:
+            for session in self._sessions:
+                all_of_them.callback(session.close)

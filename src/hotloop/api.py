@@ -200,7 +200,8 @@ def profile(
 
     With `trace` the engine's own profiler then looks on while a few blocks more are run, about two seconds of them,
     which nothing keeps (an env that you gave as an instance has taken their steps): `run.trace` is the file to open in
-    Perfetto, or None with a warning if there could be none.
+    Perfetto, or None with a warning if there could be none. In pipeline processes that is a trace of the learner and
+    all actors on one clock, and the engine's lies beside it.
     """
     _refuse_misspelt(overrides, profile)
     if out is None:
@@ -248,9 +249,14 @@ def _profiled(driver: "Driver", *, trace: bool) -> Run:
         timed = profile_run(driver.assembly, session.first_state(), result, folder, driver.reporter)
         result["profile"] = as_figures(timed)
     if trace:
+        from hotloop.pipelines.process_run import ProcessRun
         from hotloop.profiling.trace import trace_run
 
         path = trace_run(session, driver.spec.engine, folder, result, driver.reporter)
+        if isinstance(session, ProcessRun):
+            from hotloop.profiling.process_trace import trace_processes
+
+            path = trace_processes(session, folder, result, driver.reporter) or path
         result["trace"] = None if path is None else str(path)
     return _ended(driver, result)
 

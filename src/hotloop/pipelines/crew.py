@@ -60,6 +60,8 @@ class Loss(NamedTuple):
     how: str
     words: str
     """What it said last: a traceback, or what its threads were doing."""
+    seen_ns: int = 0
+    """When it was noticed, by `time.monotonic_ns`."""
 
     def __str__(self) -> str:
         last = self.words.strip().rpartition("\n")[2]
@@ -222,7 +224,8 @@ class Crew:
         that the next one would meet as well."""
         status = self._learner.statuses()[seat.place.number]
         said = seat.read_words() if words is None else words
-        loss = Loss(seat.place.number, pid, how, "" if said.startswith(ENV_RAISED) else said)
+        words = "" if said.startswith(ENV_RAISED) else said
+        loss = Loss(seat.place.number, pid, how, words, time.monotonic_ns())
         seat.in_vain = 0 if status.parcels > seat.parcels_before else seat.in_vain + 1
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** max(0, seat.in_vain - 1))
         seat.succeed(time.monotonic() + pause, Gone(status.transitions, status.dropped_transitions))

@@ -7,7 +7,7 @@ died with a process, then a few parcels and a share of a block. `processes.py` h
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, cast
 
 import numpy as np
@@ -26,6 +26,7 @@ from hotloop.pipelines.crew import Crew, Gone, Loss
 from hotloop.pipelines.learner import Update
 from hotloop.pipelines.learning_run import EPISODES_LOST, STAGES, LearningRun
 from hotloop.pipelines.sync import learn_if_due
+from hotloop.pipelines.timeline import Mark, Timeline
 from hotloop.plain import Figures
 from hotloop.random_streams import generator_to_array
 from hotloop.replay.host import HostReplay
@@ -69,6 +70,8 @@ class ProcessRun(LearningRun):
 
     _crew: "AnyCrew | None" = None
     _failures = 0
+    _timeline: Timeline | None = None
+    """What is written down while someone wants to know."""
 
     def __init__(
         self,
@@ -82,8 +85,9 @@ class ProcessRun(LearningRun):
         brought: Brought,
     ) -> None:
         """`form` is what is exchanged with the actors, `obs` the shapes of an observation."""
-        super().__init__(spec, engine, replay, update, members, Spans(*STAGES, "wait"))
+        super().__init__(spec, engine, replay, update, members, Spans(*STAGES, "wait", "publish"))
         self._form, self._obs, self._brought, self._in_step = form, obs, brought, spec.actors.in_step
+        self._untold: list[Loss] = []
         self._largest_share = max(shares_of(spec.env.num_envs, form.actors))
         self._explorer = self.acting(self._largest_share)
         self._ahead = transitions_ahead(spec, form.actors)
@@ -148,11 +152,16 @@ class ProcessRun(LearningRun):
 
     def _publish(self, weights: Weights) -> None:
         self._version, self._published_at, self._is_published = self._version + 1, time.monotonic(), True
-        named = self.engine.to_named(weights)
-        self._end.publish(self._version, {**named, ENV_STEPS: np.asarray(self.env_steps, np.int64)})
+        with self.spans["publish"]:
+            named = self.engine.to_named(weights)
+            self._end.publish(self._version, {**named, ENV_STEPS: np.asarray(self.env_steps, np.int64)})
+            if self._timeline is not None:
+                self._timeline.published(self._version)
 
     def run_block(self) -> bool:
         """One unit of work; False if someone does not want to wait for it."""
+        if self._timeline is not None:
+            self._timeline.collect()
         return self._run_block_in_step() if self._in_step else self._run_block_as_it_comes()
 
     def _run_block_as_it_comes(self) -> bool:
@@ -201,6 +210,8 @@ class ProcessRun(LearningRun):
             self.learner.replay.take_in(packed)
             self._count(parcel.actor, packed)
             self._end.release(parcel)
+            if self._timeline is not None:
+                self._timeline.released(parcel.actor, self._end.in_ring(parcel.actor))
 
     def _count(self, actor: int, packed: Packed) -> None:
         account = packed.account
@@ -259,8 +270,24 @@ class ProcessRun(LearningRun):
 
     def notices(self) -> list[str]:
         """Envs that raised, and actors that were replaced."""
-        losses = [] if self._crew is None else self._crew.losses()
+        losses, self._untold = self._untold + ([] if self._crew is None else self._crew.losses()), []
         return [*super().notices(), *(f"{loss}; another takes its place\n{loss.words}".rstrip() for loss in losses)]
+
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[Timeline]:
+        """Within, all that learner and actors do is written down, and spans count for nothing; complete at the end."""
+        assert self._crew is not None
+        self._untold += self._crew.losses()  # of before
+        timeline = self._timeline = Timeline(self._end)
+        try:
+            with self.spans.apart() as spans:
+                yield timeline
+        finally:
+            self._timeline = None
+            if self._crew is not None:  # else all was closed meanwhile
+                losses = self._crew.losses()
+                self._untold += losses
+                timeline.end(spans, [Mark(str(loss), loss.seen_ns) for loss in losses], self._crew.pids())
 
     def statuses(self) -> list[ActorStatus]:
         """What is known of each actor."""

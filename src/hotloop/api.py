@@ -249,14 +249,9 @@ def _profiled(driver: "Driver", *, trace: bool) -> Run:
         timed = profile_run(driver.assembly, session.first_state(), result, folder, driver.reporter)
         result["profile"] = as_figures(timed)
     if trace:
-        from hotloop.pipelines.process_run import ProcessRun
         from hotloop.profiling.trace import trace_run
 
         path = trace_run(session, driver.spec.engine, folder, result, driver.reporter)
-        if isinstance(session, ProcessRun):
-            from hotloop.profiling.process_trace import trace_processes
-
-            path = trace_processes(session, folder, result, driver.reporter) or path
         result["trace"] = None if path is None else str(path)
     return _ended(driver, result)
 

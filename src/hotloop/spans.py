@@ -87,9 +87,9 @@ class Spans:
         self.events = []
 
     @contextmanager
-    def marked(self, make: Region) -> Iterator[None]:
-        """Within, spans are regions of someone else's trace, and count for nothing here."""
-        with self._others({name: MarkedSpan(name, self, make) for name in self.stages}, None):
+    def marked(self, make: Region, *, keeps: bool = False) -> Iterator[None]:
+        """Within, spans are regions of someone else's trace, and count for nothing here; remembered if it `keeps`."""
+        with self._others({name: MarkedSpan(name, self, make) for name in self.stages}, self.events if keeps else None):
             yield
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Who watches over actors: closed while someone is impatient, with ids that come again, with the interpreter's flags."""
+"""Who watches over actors: closing that is interrupted, ids that come again, flags of the interpreter."""
 
 import contextlib
 import os

@@ -26,7 +26,7 @@ from hotloop.pipelines.crew import Crew, Gone, Loss
 from hotloop.pipelines.learner import Update
 from hotloop.pipelines.learning_run import EPISODES_LOST, STAGES, LearningRun
 from hotloop.pipelines.sync import learn_if_due
-from hotloop.pipelines.timeline import Mark, Timeline
+from hotloop.pipelines.timeline import Timeline
 from hotloop.plain import Figures
 from hotloop.random_streams import generator_to_array
 from hotloop.replay.host import HostReplay
@@ -278,7 +278,7 @@ class ProcessRun(LearningRun):
         """Within, all that learner and actors do is written down, and spans count for nothing; complete at the end."""
         assert self._crew is not None
         self._untold += self._crew.losses()  # of before
-        timeline = self._timeline = Timeline(self._end)
+        timeline = self._timeline = Timeline(self._end, self._crew.pids())
         try:
             with self.spans.apart() as spans:
                 yield timeline
@@ -287,7 +287,7 @@ class ProcessRun(LearningRun):
             if self._crew is not None:  # else all was closed meanwhile
                 losses = self._crew.losses()
                 self._untold += losses
-                timeline.end(spans, [Mark(str(loss), loss.seen_ns) for loss in losses], self._crew.pids())
+                timeline.end(spans, losses)
 
     def statuses(self) -> list[ActorStatus]:
         """What is known of each actor."""

@@ -11,11 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hotloop.pipelines.crew import Loss
 from hotloop.spans import Kept
 from hotloop.transport.events import Event, EventKind
 from hotloop.transport.protocol import ActorState, ActorStatus, LearnerEnd
 
-NAMES = {state: state.name.lower().replace("_", " ") for state in ActorState if state != ActorState.ENDED}
+NAMES: dict[int, str] = {
+    state: state.name.lower().replace("_", " ") for state in ActorState if state != ActorState.ENDED
+}
 
 
 class Stretch(NamedTuple):
@@ -53,7 +56,8 @@ class Timeline:
     lost = 0
     """Events that found no room."""
 
-    def __init__(self, end: LearnerEnd) -> None:
+    def __init__(self, end: LearnerEnd, pids: Iterable[int | None]) -> None:
+        """`pids` are the processes that are actors now; they may be in this one."""
         self._end = end
         self._lost_before = sum(end.lost_events())
         end.want_events(True)
@@ -61,7 +65,10 @@ class Timeline:
         self.learner = Track(f"learner ({os.getpid()})", os.getpid())
         self.rings: list[list[Mark]] = [[] for _ in end.lost_events()]
         """For each actor how many parcels its ring held, whenever that changed."""
-        self._actors = [[_track_of(actor, status.pid)] for actor, status in enumerate(end.statuses())]
+        running = {os.getpid(), *pids}
+        statuses = end.statuses()
+        self._first = [status if status.pid in running else None for status in statuses]
+        self._actors = [[_track_of(actor, status.pid)] for actor, status in enumerate(statuses)]
         self.size = 0
         """Events so far, those of the learner aside."""
 
@@ -90,7 +97,7 @@ class Timeline:
     def _add(self, actor: int, tracks: list[Track], event: Event) -> None:
         kind, at_ns, value = event
         if kind in NAMES:
-            tracks[-1].stretches.append(Stretch(NAMES[ActorState(kind)], at_ns, value))
+            tracks[-1].stretches.append(Stretch(NAMES[kind], at_ns, value))
         elif kind == EventKind.OPENED:
             tracks.append(_track_of(actor, value))
             tracks[-1].marks.append(Mark("begins", at_ns))
@@ -101,18 +108,19 @@ class Timeline:
         elif kind == EventKind.DROPPED:
             tracks[-1].marks.append(Mark(f"dropped {value} transitions", at_ns))
 
-    def end(self, spans: Sequence[Kept], losses: Iterable[Mark], pids: Iterable[int | None]) -> None:
-        """All is over: `spans` are what the learner did meanwhile, `losses` the processes that have ended, `pids` those
-        that have not; actors may be in this one."""
-        running = {os.getpid(), *pids}
+    def end(self, spans: Sequence[Kept], losses: Sequence[Loss]) -> None:
+        """All is over: `spans` are what the learner did meanwhile, `losses` the processes that have ended."""
         self.ended_ns, statuses = time.monotonic_ns(), self._end.statuses()
         self._end.want_events(False)
         self.collect()
-        for tracks, status in zip(self._actors, statuses, strict=True):
-            if status.pid in running:
-                _add_unended(tracks[-1], status, self.ended_ns)
+        lost_at = {loss.pid: loss.seen_ns for loss in losses}
+        for tracks, first, last in zip(self._actors, self._first, statuses, strict=True):
+            if first is not None and first.pid in lost_at and not tracks[0].stretches:  # nothing else until its end
+                _add_unended(tracks[0], first, lost_at[first.pid])
+            if last.pid not in lost_at and (first is not None or len(tracks) > 1):
+                _add_unended(tracks[-1], last, self.ended_ns)
         self.learner.stretches = [Stretch(name, began, began + took) for name, _, began, took in spans]
-        self.learner.marks = list(losses)
+        self.learner.marks = [Mark(str(loss), loss.seen_ns) for loss in losses]
         for track in (self.learner, *(track for tracks in self._actors for track in tracks)):
             track.stretches = [clipped for one in track.stretches if (clipped := self._within(one)) is not None]
         self.rings = [sorted(ring, key=lambda mark: mark.at_ns) for ring in self.rings]

@@ -200,7 +200,8 @@ def profile(
 
     With `trace` the engine's own profiler then looks on while a few blocks more are run, about two seconds of them,
     which nothing keeps (an env that you gave as an instance has taken their steps): `run.trace` is the file to open in
-    Perfetto, or None with a warning if there could be none.
+    Perfetto, or None with a warning if there could be none. In pipeline processes that is a trace of the learner and
+    all actors on one clock, and the engine's lies beside it.
     """
     _refuse_misspelt(overrides, profile)
     if out is None:

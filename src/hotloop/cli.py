@@ -118,7 +118,12 @@ def profile(
     pipeline: PipelineOption = None,
     actors: ActorsOption = None,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Also write a trace by the profiler of JAX or PyTorch, for Perfetto.")
+        bool,
+        typer.Option(
+            "--trace",
+            help="Also write a trace by the profiler of JAX or PyTorch, for Perfetto; in pipeline processes one of "
+            "learner and actors, too.",
+        ),
     ] = False,
     out: OutOption = None,
     as_json: JsonOption = False,

@@ -218,10 +218,11 @@ def _in_short_parcels(spec: Spec, look: Look) -> dict[str, object]:
     of_step = room_of(spec, actors_of(spec)) * look.of_step
     usual = steps_per_parcel(spec)
     steps = min(usual, max(1, math.floor(SECONDS_OF_PARCEL / of_step)))
+    parcels = spec.actors.parcels
     return {
         "pipeline": ELSEWHERE,
         "actors.steps_per_parcel": steps,
-        "actors.parcels": spec.actors.parcels * -(-usual // steps),
+        "actors.parcels": None if parcels is None else parcels * math.ceil(usual / steps),
         "actors.tries": 1,
         "actors.patience": min(spec.actors.patience, max(LEAST_PATIENCE, 10 * of_step)),
     }

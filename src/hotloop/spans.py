@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from hotloop.plain import Figures
 
@@ -16,6 +17,16 @@ MOST_EVENTS = 200_000
 """A trace keeps so many spans, from its beginning on; the sums go on."""
 Region = Callable[[str], AbstractContextManager[object]]
 """Makes a named region of a profiler's trace: to be entered once."""
+
+
+class Kept(NamedTuple):
+    """A span that is remembered."""
+
+    name: str
+    thread: int
+    began_ns: int
+    """By `time.perf_counter_ns`."""
+    took_ns: int
 
 
 class Span:
@@ -35,7 +46,7 @@ class Span:
         self.count += 1
         events = self._spans.events
         if events is not None and len(events) < MOST_EVENTS:
-            events.append((self.name, threading.get_ident(), self._began, took))
+            events.append(Kept(self.name, threading.get_ident(), self._began, took))
 
 
 class MarkedSpan(Span):
@@ -62,7 +73,7 @@ class Spans:
 
     def __init__(self, *names: str) -> None:
         self.stages: dict[str, Span] = {name: Span(name, self) for name in names}
-        self.events: list[tuple[str, int, int, int]] | None = None
+        self.events: list[Kept] | None = None
 
     def __getitem__(self, name: str) -> Span:
         return self.stages[name]
@@ -76,10 +87,22 @@ class Spans:
         self.events = []
 
     @contextmanager
-    def marked(self, make: Region) -> Iterator[None]:
-        """Within, spans are regions of someone else's trace, and count for nothing here."""
+    def marked(self, make: Region, *, keeps: bool = False) -> Iterator[None]:
+        """Within, spans are regions of someone else's trace, and count for nothing here; remembered if it `keeps`."""
+        with self._others({name: MarkedSpan(name, self, make) for name in self.stages}, self.events if keeps else None):
+            yield
+
+    @contextmanager
+    def apart(self) -> Iterator[list[Kept]]:
+        """Within, spans are remembered in a list of their own, and count for nothing here."""
+        events: list[Kept] = []
+        with self._others({name: Span(name, self) for name in self.stages}, events):
+            yield events
+
+    @contextmanager
+    def _others(self, stages: dict[str, Span], events: list[Kept] | None) -> Iterator[None]:
         kept = self.stages, self.events
-        self.stages, self.events = {name: MarkedSpan(name, self, make) for name in self.stages}, None
+        self.stages, self.events = stages, events
         try:
             yield
         finally:

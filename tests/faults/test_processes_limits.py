@@ -8,10 +8,12 @@ import time
 import psutil
 import pytest
 from actor_envs import Counting, CountingBy, Slow
-from process_sessions import SMALL, assert_real, begun
+from process_sessions import SMALL, assert_real, begun, spec_of
 
 import hotloop
 from hotloop.errors import SpecError
+from hotloop.pipelines.process_run import transitions_ahead
+from hotloop.pipelines.processes import parcels_of
 from hotloop.runs.store import InFolder
 
 pytestmark = [pytest.mark.less_optimised, pytest.mark.usefixtures("in_time", "nothing_left")]
@@ -36,12 +38,23 @@ def test_a_slow_learner_blocks_nobody_and_what_finds_no_room_is_counted():
         assert_real(session.learner.replay.sample(session.learner.random, (4, 256)).items)
 
 
-def test_with_on_full_wait_nothing_is_dropped():
-    with begun({**TWO, **LARGE_BLOCKS, "actors.on_full": "wait"}, CountingBy) as session:
+@pytest.mark.parametrize("said", [{"actors.on_full": "wait"}, {"actors.parcels": None}], ids=["wait", "unsaid"])
+def test_with_on_full_wait_or_rings_of_no_given_size_nothing_is_dropped(said):
+    with begun({**TWO, **LARGE_BLOCKS, **said}, CountingBy) as session:
         session.advance(2)
+        session.own_figures()
         time.sleep(1.0)
+        figures = session.own_figures()
+        assert 0 < figures["ring_fill"] <= 1
         session.advance(2)
-        assert session.own_figures()["parcels_dropped"] == 0
+        assert session.own_figures()["parcels_dropped"] == figures["parcels_dropped"] == 0
+
+
+@pytest.mark.parametrize(("steps", "parcels"), [(None, 8), (16, 8), (4, 2 + 16), (1, 2 + 64)])
+def test_a_ring_of_no_given_size_holds_all_that_an_actor_may_be_ahead(steps, parcels):
+    spec = spec_of({**TWO, "updates_per_step": 1 / 256, "actors.steps_per_parcel": steps})
+    assert parcels_of(spec, 2) == parcels
+    assert max(transitions_ahead(spec, 2)) <= parcels * 2 * (steps or 16)
 
 
 def test_actors_that_wait_for_a_long_evaluation_are_not_taken_for_hung():

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from exchanges import PARCEL, WEIGHTS, holds, open_descriptors, parcel_of, small_form
 
+from hotloop import memory_left
 from hotloop.errors import SpecError
+from hotloop.replay.plan import available_host_memory
 from hotloop.transport import limits, memory
 from hotloop.transport.actor_end import DESCRIPTORS_OF_AN_END
 from hotloop.transport.exchange import DESCRIPTORS_BESIDE, DESCRIPTORS_PER_ACTOR, Exchange
@@ -80,12 +82,32 @@ def test_memory_that_a_control_group_withholds_is_not_there(tmp_path: Path, monk
     (tmp_path / "user" / "memory.max").write_text("4000\n")
     (tmp_path / "user" / "memory.current").write_text("1000\n")
     (tmp_path / "cgroup").write_text("0::/user/job\n")
-    monkeypatch.setattr(limits, "GROUPS", tmp_path)
-    monkeypatch.setattr(limits, "OF_PROCESS", tmp_path / "cgroup")
+    monkeypatch.setattr(memory_left, "GROUPS", tmp_path)
+    monkeypatch.setattr(memory_left, "OF_PROCESS", tmp_path / "cgroup")
     assert limits.memory_left()[f"control group {tmp_path / 'user'}"] == 3000
     with pytest.raises(SpecError, match=r"needs 3,001 bytes but control group .*user leaves 3,000"):
         limits.refuse_more_memory_than_there_is(3001)
     limits.refuse_more_memory_than_there_is(3000)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_files_that_the_kernel_keeps_in_memory_are_not_in_the_way(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, group = (memory_left.VERSION_1, tmp_path / "memory") if version == 1 else (memory_left.VERSION_2, tmp_path)
+    group.mkdir(exist_ok=True)
+    (group / files.limit).write_text("10000\n")
+    (group / files.usage).write_text("9000\n")
+    of_files = "".join(f"{name} 2500\n" for name in files.reclaimable)
+    (group / "memory.stat").write_text(f"anon 4000\nshmem 700\n{of_files}unevictable 3\n")
+    (tmp_path / "cgroup").write_text("3:cpu:/\n4:memory:/elsewhere\n" if version == 1 else "0::/\n")
+    monkeypatch.setattr(memory_left, "GROUPS", tmp_path)
+    monkeypatch.setattr(memory_left, "OF_PROCESS", tmp_path / "cgroup")
+    assert memory_left.left_by_groups() == {f"control group {group}": 6000}
+    assert available_host_memory() == 6000
+    limits.refuse_more_memory_than_there_is(6000)
+    with pytest.raises(SpecError, match="leaves 6,000"):
+        limits.refuse_more_memory_than_there_is(6001)
 
 
 def test_memory_that_is_gone_when_it_is_asked_for_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,9 @@ class State(NamedTuple):
 class ActorFigures:
     """Collects what parcels say, and compares what actors say of themselves with the line before."""
 
-    def __init__(self, spec: Spec, statuses: Sequence[ActorStatus]) -> None:
-        self._slots = spec.actors.parcels
+    def __init__(self, spec: Spec, slots: int, statuses: Sequence[ActorStatus]) -> None:
+        """`slots` are the parcels that a ring holds."""
+        self._slots = slots
         self._schedule = spec.exploration_schedule.model_dump()
         is_epsilon = isinstance(spec.exploration, EpsilonGreedy)
         self._powers = [power_of(spec, number, len(statuses)) for number in range(len(statuses))] if is_epsilon else []
@@ -120,7 +121,8 @@ class ProcessorTime:
         now, this = time.monotonic(), time.process_time()
         others = {pid: _seconds_of(pid) for pid in pids if pid is not None}
         passed = max(1e-9, now - self._at)
-        of_actors = [0.0 if pid is None else (others[pid] - self._others.get(pid, 0.0)) / passed for pid in pids]
+        spent = {pid: max(0.0, seconds - self._others.get(pid, 0.0)) for pid, seconds in others.items()}
+        of_actors = [0.0 if pid is None else spent[pid] / passed for pid in pids]
         found = Cores((this - self._this) / passed, of_actors)
         self._at, self._this, self._others = now, this, others
         return found

@@ -51,6 +51,8 @@ class ActorLoop:
 
     def __init__(self, spec: Spec, place: Place, collector: Collects, end: ActorEnd) -> None:
         self.spec, self.place, self.collector, self.end = spec, place, collector, end
+        actors = spec.actors
+        self._drops = actors.on_full == "drop" and actors.parcels is not None and not actors.in_step
         self._version, self._env_steps, self._failures = NO_VERSION, 0, 0
 
     def begin(self) -> None:
@@ -67,7 +69,7 @@ class ActorLoop:
         self.end.enter(ActorState.ACT)
         parcel = self.collector.take(self._version, self.end.dropped_transitions)
         while not self.end.hand_over(parcel.arrays, parcel.rows):
-            if self.spec.actors.on_full == "drop" and not self.spec.actors.in_step:
+            if self._drops:
                 self.end.count_dropped(parcel.env_steps)
                 return
             self.end.wait_for_room(WAIT_SECONDS)

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from subprocess import _args_from_interpreter_flags  # type: ignore[attr-defined]  # which multiprocessing uses, too
 from typing import NamedTuple
 
 from hotloop.errors import ActorsFailed, HotloopError, SpecError
@@ -59,6 +60,8 @@ class Loss(NamedTuple):
     how: str
     words: str
     """What it said last: a traceback, or what its threads were doing."""
+    seen_ns: int = 0
+    """When it was noticed, by `time.monotonic_ns`."""
 
     def __str__(self) -> str:
         last = self.words.strip().rpartition("\n")[2]
@@ -119,7 +122,7 @@ class Crew:
         """Whether each has begun to act, and lives."""
         pairs = zip(self._seats, self._learner.statuses(), strict=True)
         neither = (ActorState.STARTING, ActorState.ENDED)
-        return all(seat.is_process(status.pid) and status.state not in neither for seat, status in pairs)
+        return all(seat.says(status) and status.state not in neither for seat, status in pairs)
 
     def made_by_the_dead(self) -> list[Gone]:
         """For each actor what processes that have ended made: none of it is still to come, but for what is in parcels
@@ -148,18 +151,24 @@ class Crew:
         return [seat.place.incarnation for seat in self._seats]
 
     def stop(self) -> None:
-        """Have all end: those that do not by themselves are killed."""
+        """Have all end: those that do not by themselves are killed. Whoever interrupts this does not wait for it, but
+        they end, and what they had is closed."""
         if self._ending.is_set():
             return
-        self._learner.ask_to_stop()
-        self._ending.set()
-        os.eventfd_write(self._wake, 1)
-        if self._thread.ident is not None:
-            self._thread.join()
+        try:
+            self._ending.set()
+            os.eventfd_write(self._wake, 1)
+            if self._thread.ident is None:
+                self._close()
+            else:
+                self._thread.join()
+        finally:
+            os.close(self._wake)
+
+    def _close(self) -> None:
         for seat in self._seats:
             seat.close()
         self._learner.close()
-        os.close(self._wake)
 
     # -- the thread -------------------------------------------------------------------------------------
 
@@ -179,7 +188,11 @@ class Crew:
                 self._sleep()
         except Exception as error:
             self._error = ActorsFailed(f"actors cannot be watched over any more: {type(error).__name__}: {error}")
-        self._end_all()
+        try:
+            self._end_all()
+        finally:
+            self._ending.wait()  # until then someone may want to know what they said
+            self._close()
 
     def _look_at(self, seat: "_Seat", status: ActorStatus, now: float, ran_since: float) -> None:
         if seat.process is None:
@@ -191,7 +204,7 @@ class Crew:
             hopeless = {HOPELESS: ActorsFailed, BAD_INPUT: SpecError}.get(code)
             self._ended(seat, seat.process.pid, _how(code), hopeless=hopeless)
             return
-        is_ours = status.pid == seat.process.pid
+        is_ours = seat.says(status)
         heard = max(status.heartbeat_ns / 1e9 if is_ours else seat.started, seat.started)
         silent = now - max(heard, ran_since)
         is_starting = not is_ours or status.state == ActorState.STARTING
@@ -204,7 +217,7 @@ class Crew:
             self._ended(seat, seat.process.pid, how)
 
     def _start(self, seat: "_Seat", status: ActorStatus) -> None:
-        seat.parcels_before = status.parcels
+        seat.parcels_before, seat.opened_before = status.parcels, status.incarnation
         try:
             seat.start(self._duty, self._exchange)
         except OSError as error:  # no process, memory or descriptor is left at the moment
@@ -223,7 +236,8 @@ class Crew:
         that the next one would meet as well."""
         status = self._learner.statuses()[seat.place.number]
         said = seat.read_words() if words is None else words
-        loss = Loss(seat.place.number, pid, how, "" if said.startswith(ENV_RAISED) else said)
+        words = "" if said.startswith(ENV_RAISED) else said
+        loss = Loss(seat.place.number, pid, how, words, time.monotonic_ns())
         seat.in_vain = 0 if status.parcels > seat.parcels_before else seat.in_vain + 1
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** max(0, seat.in_vain - 1))
         seat.succeed(time.monotonic() + pause, Gone(status.transitions, status.dropped_transitions))
@@ -253,7 +267,7 @@ class Crew:
         for seat, status in zip(self._seats, self._learner.statuses(), strict=True):
             if seat.process is None:
                 continue
-            if status.pid == seat.process.pid and status.state != ActorState.STARTING:  # else it would not hear of it
+            if seat.says(status) and status.state != ActorState.STARTING:  # else it would not hear of it
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     seat.process.wait(max(0.0, until - time.monotonic()))
             _is_killed(seat.process)
@@ -277,7 +291,7 @@ class _Seat:
         self.process: subprocess.Popen[bytes] | None = None
         self.pidfd: int | None = None
         self.starts_at = self.started = 0.0
-        self.in_vain = self.parcels_before = 0
+        self.in_vain = self.parcels_before = self.opened_before = 0
         self.gone = Gone()
         self._words = os.memfd_create(f"actor-{place.number}")
 
@@ -292,7 +306,7 @@ class _Seat:
             os.lseek(orders, 0, os.SEEK_SET)
             command = COMMAND.format(path=list(sys.path), orders=orders)
             process = subprocess.Popen(
-                [sys.executable, "-c", command],
+                [sys.executable, *_args_from_interpreter_flags(), "-c", command],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(orders, self._words, *seat.numbers),
                 env={**os.environ, **dict.fromkeys(ONE_THREAD, "1"), **ON_THE_CPU},
@@ -307,9 +321,9 @@ class _Seat:
             raise
         self.process, self.started = process, time.monotonic()
 
-    def is_process(self, pid: int) -> bool:
-        process = self.process
-        return process is not None and process.pid == pid
+    def says(self, status: ActorStatus) -> bool:
+        """Whether it is the present process that says so, and not one before it, whose id it may have."""
+        return self.process is not None and status.incarnation > self.opened_before
 
     def ask_for_stacks(self) -> None:
         """Have the process write down what its threads are doing; the kernel may not let it, so not for long."""

@@ -44,7 +44,7 @@ class ProcessRun(LearningRun):
         brought: Brought,
     ) -> None:
         """`form` is what is exchanged with the actors, `obs` the shapes of an observation."""
-        super().__init__(spec, engine, replay, update, members, Spans(*STAGES, "wait"))
+        super().__init__(spec, engine, replay, update, members, Spans(*STAGES, "wait", "publish"))
         self._obs, self._brought = obs, brought
         self._largest_share = room_of(spec, form.actors)
         self._explorer = self.acting(self._largest_share)

@@ -3,6 +3,7 @@
 As `process_run.py`, but that a parcel has a part for each learner, and that weights of all are published together.
 """
 
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple, TypedDict, cast
 
@@ -17,7 +18,7 @@ from hotloop.members import Members, seeds
 from hotloop.pipelines.actor_parcels import room_of
 from hotloop.pipelines.crews import Brought, Seats, crew_of
 from hotloop.pipelines.learning_run import EPISODES_LOST, STAGES, LearningRun
-from hotloop.pipelines.process_run import of_no_actor
+from hotloop.pipelines.process_run import ProcessRun, of_no_actor
 from hotloop.pipelines.processes import (
     actors_of,
     exchange_form,
@@ -93,8 +94,9 @@ class ProcessTeamPipeline:
 
     def close(self) -> None:
         """Stop the actors of every session, whatever has become of it."""
-        for session in self._sessions:
-            session.close()
+        with contextlib.ExitStack() as all_of_them:
+            for session in self._sessions:
+                all_of_them.callback(session.close)
 
 
 class Pupil(LearningRun):
@@ -145,7 +147,7 @@ class ProcessTeam(TeamRun[Pupil]):
     """The learners of a team, and actors elsewhere."""
 
     def __init__(self, pipeline: ProcessTeamPipeline, members: Members, brought: Brought) -> None:
-        super().__init__(pipeline.spec, pipeline.spaces, members, Spans(*STAGES, "wait"))
+        super().__init__(pipeline.spec, pipeline.spaces, members, Spans(*STAGES, "wait", "publish"))
         self._brought = brought
         self.supply = Supply(self.spec, pipeline.form, self.spans, self)
         pairs = zip(pipeline.learners, self.seeds, strict=True)
@@ -274,3 +276,7 @@ class ProcessTeam(TeamRun[Pupil]):
         for run, restored in zip(self.runs, each, strict=True):
             run.totals = restored.totals
         return list(dict.fromkeys(lost))
+
+
+InProcesses = ProcessRun | ProcessTeam
+"""A session whose actors are elsewhere."""

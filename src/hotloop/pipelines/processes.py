@@ -13,6 +13,7 @@ everything has its turn, and the bits do not depend on timing.
 Here are shapes and sizes; what runs is in `process_run.py`.
 """
 
+import contextlib
 import os
 from collections.abc import Mapping
 from typing import cast
@@ -25,7 +26,7 @@ from hotloop.envs.host_spaces import HostSpaces
 from hotloop.errors import SpecError
 from hotloop.members import Members
 from hotloop.pipelines.actor_loop import ENV_STEPS
-from hotloop.pipelines.actor_parcels import room_of, shares_of, steps_per_parcel, steps_that_begin
+from hotloop.pipelines.actor_parcels import parcels_of, room_of, shares_of, steps_per_parcel, steps_that_begin
 from hotloop.pipelines.crew import descriptors_of
 from hotloop.pipelines.crews import Brought
 from hotloop.pipelines.process_run import ProcessRun
@@ -81,7 +82,8 @@ def weights_of(engine: Engine) -> dict[str, ArraySpec]:
 
 def exchange_form(spec: Spec, parcel: Specs, weights: Mapping[str, ArraySpec]) -> Form:
     """What is exchanged with the actors of a spec."""
-    return Form(actors_of(spec), spec.actors.parcels, parcel, {**weights, ENV_STEPS: ArraySpec((), np.int64)})
+    count = actors_of(spec)
+    return Form(count, parcels_of(spec, count), parcel, {**weights, ENV_STEPS: ArraySpec((), np.int64)})
 
 
 def refuse_what_cannot_be(spec: Spec) -> None:
@@ -98,7 +100,7 @@ def plan_of(spec: Spec, form: Form) -> Figures:
         "envs_of_each": [shares[0]] if shares[0] == shares[-1] else [shares[0], shares[-1]],
         "threads_of_each": 1,
         "steps_per_parcel": steps_per_parcel(spec),
-        "parcels": spec.actors.parcels,
+        "parcels": form.slots,
         "shared_bytes": form.num_bytes,
         "descriptors": descriptors_of(form.actors),
     }
@@ -134,5 +136,6 @@ class ProcessesPipeline:
 
     def close(self) -> None:
         """Stop the actors of every session, whatever has become of it."""
-        for session in self._sessions:
-            session.close()
+        with contextlib.ExitStack() as all_of_them:
+            for session in self._sessions:
+                all_of_them.callback(session.close)

@@ -7,7 +7,7 @@ one learner (`process_run.py`) or those of a team (`process_team.py`).
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -15,8 +15,9 @@ import numpy as np
 from hotloop.interrupts import end_is_wanted
 from hotloop.pipelines.actor_figures import ActorFigures, State
 from hotloop.pipelines.actor_loop import ENV_STEPS
-from hotloop.pipelines.actor_parcels import shares_of, steps_per_parcel
+from hotloop.pipelines.actor_parcels import transitions_ahead
 from hotloop.pipelines.crew import Gone, Loss
+from hotloop.pipelines.timeline import Timeline
 from hotloop.plain import Figures
 from hotloop.replay.parcels import Account, Packed
 from hotloop.spans import Spans
@@ -26,8 +27,6 @@ from hotloop.transport.form import Form
 from hotloop.transport.protocol import ActorStatus, Parcel
 from hotloop.trees import Arrays
 
-PARCELS_AHEAD = 2
-"""Parcels that an actor may be ahead of what the learner has counted, beside its share of a block."""
 PUBLISH_SECONDS = 0.02
 """Between two versions of the weights, at least; in_step there is one for each block."""
 LONGEST_UNPUBLISHED = 1.0
@@ -61,14 +60,15 @@ class Supply:
     waiting = 0
     """Env steps that are stored, and not counted yet."""
     _failures = 0
+    _timeline: Timeline | None = None
+    """What is written down while someone wants to know."""
 
     def __init__(self, spec: Spec, form: Form, spans: Spans, learns: Learns) -> None:
         """`form` is what is exchanged with the actors."""
         self.spec, self.form, self._spans, self._learns = spec, form, spans, learns
         self._in_step, self._block = spec.actors.in_step, spec.block_plan.env_steps
-        shares, steps = shares_of(spec.env.num_envs, form.actors), steps_per_parcel(spec)
-        share_of_block = -(-self._block // form.actors)
-        self._ahead = [PARCELS_AHEAD * envs * steps + share_of_block for envs in shares]
+        self._ahead = transitions_ahead(spec, form.actors)
+        self._untold: list[Loss] = []
 
     def begin(self) -> None:
         """Start the actors and wait until each has begun; those that there were are stopped."""
@@ -85,7 +85,7 @@ class Supply:
             self.crew = self._learns.new_crew(self._exchange)
             undone.callback(self.close)
             self.crew.start()
-            self._figures = ActorFigures(self.spec, self._end.statuses())
+            self._figures = ActorFigures(self.spec, self.form.slots, self._end.statuses())
             while not self.crew.are_ready():
                 self.crew.raise_if_lost()
                 time.sleep(START_SECONDS)
@@ -96,16 +96,20 @@ class Supply:
         """Stop the actors, and let go of what was shared with them."""
         if self.crew is None:
             return
-        crew, self.crew = self.crew, None
-        crew.stop()
-        self._end.close()
-        self._exchange.close()
+        try:
+            self.crew.stop()
+        finally:  # who interrupts it does not wait for the actors' end
+            self.crew = None
+            self._end.close()
+            self._exchange.close()
 
     # -- experience -------------------------------------------------------------------------------------
 
     def block(self) -> int | None:
         """Store what comes until there is a block of it; returns its env steps, or None if someone does not want to
         wait for them."""
+        if self._timeline is not None:
+            self._timeline.collect()
         return self._block_in_step() if self._in_step else self._block_as_it_comes()
 
     def _block_as_it_comes(self) -> int | None:
@@ -149,6 +153,8 @@ class Supply:
             self._seen[parcel.actor] = Gone(int(account.env_steps_before + account.env_steps), int(account.dropped))
             self._figures.note(account, self.version)
             self._end.release(parcel)
+            if self._timeline is not None:
+                self._timeline.released(parcel.actor, self._end.in_ring(parcel.actor))
 
     def _wait(self) -> None:
         """Until there is a parcel, or for a moment."""
@@ -187,8 +193,11 @@ class Supply:
 
     def _publish(self) -> None:
         self.version, self._published_at, self._is_published = self.version + 1, time.monotonic(), True
-        env_steps = np.asarray(self._learns.env_steps, np.int64)
-        self._end.publish(self.version, {**self._learns.named_weights(), ENV_STEPS: env_steps})
+        with self._spans["publish"]:
+            env_steps = np.asarray(self._learns.env_steps, np.int64)
+            self._end.publish(self.version, {**self._learns.named_weights(), ENV_STEPS: env_steps})
+            if self._timeline is not None:
+                self._timeline.published(self.version)
 
     # -- what is known of actors ------------------------------------------------------------------------
 
@@ -214,8 +223,24 @@ class Supply:
 
     def notices(self) -> list[str]:
         """Actors that were replaced since this was last asked."""
-        losses = [] if self.crew is None else self.crew.losses()
+        losses, self._untold = self._untold + ([] if self.crew is None else self.crew.losses()), []
         return [f"{loss}; another takes its place\n{loss.words}".rstrip() for loss in losses]
+
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[Timeline]:
+        """Within, all that learner and actors do is written down, and spans count for nothing; complete at the end."""
+        assert self.crew is not None
+        self._untold += self.crew.losses()  # of before
+        timeline = self._timeline = Timeline(self._end, self.crew.pids())
+        try:
+            with self._spans.apart() as spans:
+                yield timeline
+        finally:
+            self._timeline = None
+            if self.crew is not None:  # else all was closed meanwhile
+                losses = self.crew.losses()
+                self._untold += losses
+                timeline.end(spans, losses)
 
     def statuses(self) -> list[ActorStatus]:
         """What is known of each actor."""

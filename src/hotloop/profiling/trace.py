@@ -4,14 +4,18 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 from hotloop import registry
 from hotloop.engines.tracing import Trace
+from hotloop.pipelines.process_team import InProcesses
 from hotloop.pipelines.session import Session
+from hotloop.pipelines.timeline import Timeline
 from hotloop.plain import Figures
+from hotloop.profiling.merging import STAGE
+from hotloop.profiling.process_trace import Profiled, trace_processes
 from hotloop.progress import Reporter
 from hotloop.replay.plan import readable
 from hotloop.runs.folder import RunFolder
@@ -36,10 +40,25 @@ class Piece(NamedTuple):
     seconds: float  # with writing it
     bytes: int
     path: Path  # of what Perfetto opens
+    timeline: Timeline | None  # what learner and actors did meanwhile, if these are in processes of their own
 
 
 def trace_run(session: Session, engine: str, folder: RunFolder, result: Figures, reporter: Reporter) -> Path | None:
     """Leave `trace/` in the run's folder; returns the file in it to open, or None: then it has said why."""
+    piece = _trace_by_engine(session, engine, folder, result, reporter)
+    path = None if piece is None else piece.path
+    if not isinstance(session, InProcesses):
+        return path
+    profiled = None
+    if piece is not None and piece.timeline is not None:
+        profiled = Profiled(engine, piece.path, piece.timeline)
+    return trace_processes(session, profiled, folder, result, reporter) or path
+
+
+def _trace_by_engine(
+    session: Session, engine: str, folder: RunFolder, result: Figures, reporter: Reporter
+) -> Piece | None:
+    """Leave what its profiler writes; None: then it has said why."""
     try:
         with (
             reporter.busy(f"tracing by the profiler of engine {engine}"),
@@ -57,7 +76,7 @@ def trace_run(session: Session, engine: str, folder: RunFolder, result: Figures,
         reporter.warn(f"no trace: {type(error).__name__}: {first_line}")
         return None
     reporter.say(f"traced {piece.blocks:,} blocks more than the run had: {readable(piece.bytes)} in {place}")
-    return place / piece.path.relative_to(draft)
+    return piece._replace(path=place / piece.path.relative_to(draft))
 
 
 def _longest_piece(session: Session, tracer: Tracer, drafts: Path) -> tuple[Piece, Path]:
@@ -76,9 +95,15 @@ def _longest_piece(session: Session, tracer: Tracer, drafts: Path) -> tuple[Piec
 def _traced(session: Session, tracer: Tracer, folder: Path, blocks: int) -> Piece:
     """Run so many blocks while the profiler looks on; its start, which may take seconds once, is not counted."""
     session.forget_episodes()
-    with tracer(folder) as trace, session.spans.marked(lambda stage: trace.region(f"hotloop: {stage}")):
+    recorded = session.supply.recorded() if isinstance(session, InProcesses) else nullcontext()
+    with (
+        tracer(folder) as trace,
+        recorded as timeline,
+        session.spans.marked(lambda stage: trace.region(STAGE + stage), keeps=timeline is not None),
+    ):
         began = time.perf_counter()
         session.advance(blocks)
         session.read()  # sync
     seconds = time.perf_counter() - began
-    return Piece(blocks, seconds, sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()), trace.path)
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return Piece(blocks, seconds, size, trace.path, timeline)

@@ -1,11 +1,11 @@
 """How much memory a run will need, said before it is allocated."""
 
 import os
-from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
+from hotloop.memory_left import left_by_groups
 from hotloop.plain import Figures
 
 MiB = 1 << 20
@@ -62,11 +62,5 @@ def readable(size: int) -> str:
 
 def available_host_memory() -> int:
     """Bytes that can be had without swapping, inside this process's container. Tests set HOTLOOP_MEMORY_LIMIT."""
-    free = int(psutil.virtual_memory().available)
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit = int((group / "memory.max").read_text())
-        free = min(free, limit - int((group / "memory.current").read_text()))
-    except (OSError, ValueError):
-        pass  # no limit, or no such file system here
+    free = min(int(psutil.virtual_memory().available), *left_by_groups().values())
     return min(free, int(os.environ.get("HOTLOOP_MEMORY_LIMIT", free)))

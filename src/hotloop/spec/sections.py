@@ -64,11 +64,12 @@ class Actors(Section):
     steps_per_parcel: PositiveInt | None = None
     """Vector steps of an actor that are handed over at once; it takes new weights between two parcels. null: 16, or
     four for each frame that a parcel repeats of the one before, if that is more."""
-    parcels: int = Field(default=8, ge=2)
-    """Parcels of an actor that can wait for the learner."""
+    parcels: int | None = Field(default=None, ge=2)
+    """Parcels of an actor that can wait for the learner. null: 8, or as many as it may be ahead of the learner if that
+    is more; then none is ever dropped."""
     on_full: Literal["drop", "wait"] = "drop"
-    """What an actor does when no more can wait: drop its parcel, which is counted, and go on; or wait for the
-    learner."""
+    """What an actor does when no more can wait, where `parcels` says how many can: drop its parcel, which is counted,
+    and go on; or wait for the learner."""
     in_step: bool = False
     """Collect a block, learn, collect the next with the new weights: as slow as one after the other, and as exact. With
     one actor the bits are those of pipeline sync."""

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hotloop.transport.bell import Bell
-from hotloop.transport.control import CONTROL_BYTES, ActorRecord, Control
+from hotloop.transport.control import ActorRecord, Control
 from hotloop.transport.descriptors import Descriptor
-from hotloop.transport.form import Form
+from hotloop.transport.events import EventWriter
+from hotloop.transport.form import EVENTS_AT, RING_AT, Form
 from hotloop.transport.memory import mapped, refuse_other_platforms
 from hotloop.transport.protocol import NO_VERSION, ActorState, Weights
 from hotloop.transport.ring import Reached, RingWriter
@@ -58,9 +59,9 @@ class SharedActorEnd:
         self._from_learner = control.learner
         self._transitions, self._dropped = control.actor.transitions, control.actor.dropped_transitions
         self._ring = RingWriter(
-            memory[CONTROL_BYTES:], form.parcel_layout, form.slots, control.learner.released, reached=reached
+            memory[RING_AT:], form.parcel_layout, form.slots, control.learner.released, reached=reached
         )
-        self._record = ActorRecord(control, parcels=self._ring.next)
+        self._record = ActorRecord(control, EventWriter(memory[EVENTS_AT:]), parcels=self._ring.next)
         self._weights, self._version = WeightsReader(weights, form.weights_layout), NO_VERSION
         self._bell, self._learner_bell = Bell(seat.bell.duplicate()), Bell(seat.learner_bell.duplicate())
         self._is_open = True
@@ -76,7 +77,7 @@ class SharedActorEnd:
             self._ring.write(parcel, rows)
         finally:
             self._record.enter(before)
-        self._record.count_parcels(self._ring.next)
+        self._record.count_parcels(self._ring.next, self._ring.num_waiting)
         self._learner_bell.ring()
         return True
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hotloop.transport.events import EventKind, EventWriter
 from hotloop.transport.layout import whole_lines
 from hotloop.transport.protocol import NO_VERSION, ActorState, ActorStatus
 from hotloop.transport.words import WORD_BYTES, Word
@@ -68,9 +69,10 @@ class Control:
 class ActorRecord:
     """What the actor writes."""
 
-    def __init__(self, control: Control, *, parcels: int) -> None:
+    def __init__(self, control: Control, events: EventWriter, *, parcels: int) -> None:
         """Begin as another incarnation; counts go on, and `parcels` are what the ring says were handed over."""
-        self._words, self._nanoseconds = control.actor, control.nanoseconds
+        self._words, self._nanoseconds, self._events = control.actor, control.nanoseconds, events
+        self._events.note(EventKind.OPENED, os.getpid())
         self._words.pid.store(os.getpid())
         self._words.parcels.store(parcels)
         self._words.weights_version.store(NO_VERSION)
@@ -83,6 +85,7 @@ class ActorRecord:
         """Add the time since the last call to the state that was, and be in this one."""
         now = time.monotonic_ns()
         self._nanoseconds[self.state].add(now - self._since)
+        self._events.note(self.state, now, self._since)
         self._since = now
         self.state = state
         self._words.state.store(state)
@@ -99,11 +102,14 @@ class ActorRecord:
         """Add a parcel that was given up, of so many transitions."""
         self._words.dropped_parcels.add(1)
         self._words.dropped_transitions.add(transitions)
+        self._events.note(EventKind.DROPPED, transitions)
 
-    def count_parcels(self, total: int) -> None:
-        """Say how many have been handed over."""
+    def count_parcels(self, total: int, in_ring: int) -> None:
+        """Say how many have been handed over, of which so many are still there."""
         self._words.parcels.store(total)
+        self._events.note(EventKind.HANDED_OVER, in_ring)
 
     def use_weights(self, version: int) -> None:
         """Say which version acts from now on."""
         self._words.weights_version.store(version)
+        self._events.note(EventKind.TOOK_WEIGHTS, version)

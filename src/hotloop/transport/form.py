@@ -1,7 +1,7 @@
 """What is exchanged, and where each part of it lies in one piece of shared memory.
 
-First the weights, then for each actor its words (`control.py`) and its ring (`ring.py`). Each of these parts begins on
-a page, so that an actor maps only its own.
+First the weights, then for each actor its words (`control.py`), its events (`events.py`) and its ring (`ring.py`). Each
+of these parts, weights and actors, begins on a page, so that an actor maps only its own.
 """
 
 import math
@@ -12,10 +12,14 @@ from functools import cached_property
 
 from hotloop.errors import SpecError
 from hotloop.transport.control import CONTROL_BYTES
+from hotloop.transport.events import EVENTS_BYTES
 from hotloop.transport.layout import Layout
 from hotloop.transport.ring import ring_bytes
 from hotloop.transport.weights import weights_bytes
 from hotloop.trees import ArraySpec, Specs
+
+EVENTS_AT, RING_AT = CONTROL_BYTES, CONTROL_BYTES + EVENTS_BYTES
+"""In the memory of an actor, behind its words."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,8 @@ class Form:
 
     @property
     def actor_bytes(self) -> int:
-        """Of an actor's words and ring, in whole pages."""
-        return _whole_pages(CONTROL_BYTES + ring_bytes(self.parcel_layout, self.slots))
+        """Of an actor's words, events and ring, in whole pages."""
+        return _whole_pages(RING_AT + ring_bytes(self.parcel_layout, self.slots))
 
     def actor_offset(self, actor: int) -> int:
         """Where an actor's words begin."""

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hotloop.transport.bell import Bell
-from hotloop.transport.control import CONTROL_BYTES, Control
+from hotloop.transport.control import Control
 from hotloop.transport.descriptors import Descriptor
-from hotloop.transport.form import Form
+from hotloop.transport.events import Event, EventReader
+from hotloop.transport.form import EVENTS_AT, RING_AT, Form
 from hotloop.transport.memory import mapped, refuse_other_platforms
 from hotloop.transport.protocol import ActorStatus, Parcel
 from hotloop.transport.ring import RingReader
@@ -40,9 +41,10 @@ class SharedLearnerEnd:
         of_actors = [memory[form.actor_offset(actor) :][: form.actor_bytes] for actor in range(form.actors)]
         self._controls = [Control(part) for part in of_actors]
         self._rings = [
-            RingReader(part[CONTROL_BYTES:], form.parcel_layout, form.slots, control.learner.released)
+            RingReader(part[RING_AT:], form.parcel_layout, form.slots, control.learner.released)
             for part, control in zip(of_actors, self._controls, strict=True)
         ]
+        self._events = [EventReader(part[EVENTS_AT:]) for part in of_actors]
         self._weights = WeightsWriter(memory[: form.weights_bytes], form.weights_layout)
         self._slots = form.slots
         self._bell = Bell(seat.bell.duplicate())
@@ -66,6 +68,11 @@ class SharedLearnerEnd:
         self._rings[parcel.actor].release(parcel.number)
         self._actor_bells[parcel.actor].ring()
 
+    def in_ring(self, actor: int) -> int:
+        """Parcels of an actor that have been handed over and not released."""
+        control = self._controls[actor]
+        return max(0, control.actor.parcels.load() - control.learner.released.load())  # it counts after it commits
+
     def wait(self, timeout: float) -> bool:
         """Wait until there is a parcel that has not been given; False after `timeout` seconds."""
         return self._bell.wait_until(lambda: any(ring.has_more for ring in self._rings), timeout)
@@ -87,6 +94,19 @@ class SharedLearnerEnd:
         """In all parcels that an actor has given up."""
         return self._controls[actor].actor.dropped_transitions.load()
 
+    def want_events(self, is_wanted: bool) -> None:
+        """Have actors write down what they do from now on, or no more."""
+        for events in self._events:
+            events.want(is_wanted)
+
+    def events(self, actor: int) -> list[Event]:
+        """What an actor has written down since this was last asked, in order."""
+        return self._events[actor].take()
+
+    def lost_events(self) -> list[int]:
+        """Of each actor how many found no room, ever."""
+        return [events.lost for events in self._events]
+
     def ask_to_stop(self) -> None:
         """Have all actors end."""
         for control, bell in zip(self._controls, self._actor_bells, strict=True):
@@ -101,4 +121,4 @@ class SharedLearnerEnd:
         self._bell.close()
         for bell in self._actor_bells:
             bell.close()
-        del self._controls, self._rings, self._weights  # all that views the memory
+        del self._controls, self._rings, self._events, self._weights  # all that views the memory

@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 from hotloop.errors import SpecError
+from hotloop.memory_left import left_by_groups
 
-MEMINFO, GROUPS, OF_PROCESS = Path("/proc/meminfo"), Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+MEMINFO = Path("/proc/meminfo")
 OWN_FILES, OWN_SIZE = Path("/proc/self/fd"), Path("/proc/self/statm")
 
 
@@ -36,7 +37,7 @@ def memory_left() -> dict[str, int]:
     """Bytes that may still be used, by whoever sets the limit."""
     import resource
 
-    left = {"the machine": _of_the_machine(), **_of_groups()}
+    left = {"the machine": _of_the_machine(), **left_by_groups()}
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
         pages = int(OWN_SIZE.read_text().split()[0])
@@ -47,32 +48,3 @@ def memory_left() -> dict[str, int]:
 def _of_the_machine() -> int:
     line = next(line for line in MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:"))
     return int(line.split()[1]) * 1024
-
-
-def _of_groups() -> dict[str, int]:
-    """Of the groups that this process is in, on every level of them, in version 1 and in version 2."""
-    left: dict[str, int] = {}
-    for line in OF_PROCESS.read_text().splitlines() if OF_PROCESS.exists() else []:
-        _, controllers, name = line.split(":", 2)
-        if controllers == "":
-            root, files = GROUPS, ("memory.max", "memory.current")
-        elif "memory" in controllers.split(","):
-            root, files = GROUPS / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        else:
-            continue
-        folder = root / name.lstrip("/")
-        for group in (folder, *folder.parents):
-            if not group.is_relative_to(root):
-                break
-            limit, usage = _number(group / files[0]), _number(group / files[1])
-            if limit is not None and usage is not None:
-                left[f"control group {group}"] = limit - usage
-    return left
-
-
-def _number(file: Path) -> int | None:
-    """None where there is no such file, or it says `max`."""
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError):
-        return None

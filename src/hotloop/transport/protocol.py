@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from hotloop.transport.events import Event
 from hotloop.trees import Arrays
 
 NO_VERSION = -1
@@ -129,6 +130,9 @@ class LearnerEnd(Protocol):
     def release(self, parcel: Parcel) -> None:
         """Let the actor write over a parcel; those of an actor are released in the order in which they came."""
 
+    def in_ring(self, actor: int) -> int:
+        """Parcels of an actor that have been handed over and not released."""
+
     def wait(self, timeout: float) -> bool:
         """Wait until there is a parcel that `committed` has not given yet; False after `timeout` seconds."""
 
@@ -143,6 +147,15 @@ class LearnerEnd(Protocol):
 
     def dropped_transitions(self, actor: int) -> int:
         """In all parcels that an actor has given up: a figure of its status by itself, for who looks often."""
+
+    def want_events(self, is_wanted: bool) -> None:
+        """Have actors write down what they do from now on, or no more; it never makes them wait."""
+
+    def events(self, actor: int) -> list[Event]:
+        """What an actor has written down since this was last asked, in order; it is asked often, as room is bounded."""
+
+    def lost_events(self) -> list[int]:
+        """Of each actor how many events found no room, ever."""
 
     def ask_to_stop(self) -> None:
         """Have all actors end, those that wait and those that are yet to start as well."""

@@ -42,7 +42,12 @@ class RingWriter:
     @property
     def has_room(self) -> bool:
         """Whether the next parcel's slot has been released."""
-        return self.next - self._released.load() < len(self._places)
+        return self.num_waiting < len(self._places)
+
+    @property
+    def num_waiting(self) -> int:
+        """Parcels that have not been released."""
+        return self.next - self._released.load()
 
     def write(self, parcel: Arrays, rows: Sequence[int] | None = None) -> None:
         """Copy a parcel, or the leading rows of each of its arrays, then commit it; only where `has_room`."""

@@ -10,6 +10,7 @@ from parallel_envs import Matching, counting_envs, parallel_env
 
 import hotloop
 from hotloop.assembly import Assembly, Own, trains_in_turn
+from hotloop.engines.jax.host import JaxOnHost
 from hotloop.errors import SpecError
 from hotloop.runs.state import digests
 from hotloop.spec.reading import parse_spec
@@ -111,6 +112,26 @@ def test_envs_that_can_be_saved_go_on_to_the_same_bits(weights):
     assert other.restore(kept) == []
     other.advance(40)
     assert digests(other.arrays()) == digests(session.arrays())
+
+
+def test_learners_in_one_batched_program_learn_what_they_do_one_after_the_other(monkeypatch):
+    """On accelerators they do; the numbers differ by rounding."""
+    found, batches = [], []
+    for together in (False, True):
+        monkeypatch.setattr(JaxOnHost, "prefers_batches", together)
+        session = begun(lambda: Matching(alike=True, leaves=5))
+        [engine] = {id(run.engine): run.engine for run in session.runs}.values()
+        real = engine.update_all
+        monkeypatch.setattr(
+            engine, "update_all", lambda lessons, real=real: batches.append(len(lessons)) or real(lessons)
+        )
+        session.advance(40)
+        found.append([engine.to_named(run.weights(0)) for run in session.runs])
+        assert (session.read().updates > 40).all()
+    assert set(batches) == {2}, "only the second of them, and both learners at once"
+    for one, other in zip(*found, strict=True):
+        for name in one:
+            np.testing.assert_allclose(one[name], other[name], rtol=1e-3, atol=1e-4)
 
 
 def test_envs_that_cannot_be_saved_begin_new_episodes_and_it_is_said():

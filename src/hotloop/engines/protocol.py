@@ -4,7 +4,7 @@ An engine holds shapes and choices, never state. Its state is opaque here: it is
 name. All that chance gives to a network is drawn outside and handed in (`engines/draws.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Generic, NamedTuple, NewType, Protocol, TypeVar, cast
 
 import numpy as np
@@ -42,6 +42,17 @@ class Learned(NamedTuple, Generic[S]):
     state: S
     td_KB: HasShape  # where the engine has it; np.asarray brings it over
     sums: np.ndarray  # METRICS
+
+
+class Lesson(NamedTuple, Generic[S]):
+    """What `update` is called with."""
+
+    state: S
+    items_KB: Items
+    weight_KB: np.ndarray | None
+    learning_rate: float
+    target_moves: int
+    draws: Arrays
 
 
 class Choice(NamedTuple):
@@ -101,6 +112,13 @@ class EngineOf(Protocol[S, W]):
 
         `state` must not be used again. TD errors are those of each batch's last step.
         """
+
+    @property
+    def prefers_batches(self) -> bool:
+        """Whether learners of one shape learn faster in one batched program than one after the other."""
+
+    def update_all(self, lessons: Sequence[Lesson[S]]) -> list[Learned[S]]:
+        """`update` for several learners, in one batched program if it prefers that."""
 
     def move_target(self, state: S, times: int) -> S:
         """Mix the online net into the target net so many times, without a gradient step; `state` is not used again."""

@@ -4,13 +4,13 @@ It knows nothing of envs, and has a random stream of its own: for what is drawn 
 hindsight, and for networks with noise or fractions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from hotloop.engines.draws import draw
-from hotloop.engines.protocol import Choice, Engine, Learned, State
+from hotloop.engines.protocol import Choice, Engine, Learned, Lesson, State
 from hotloop.experience import Items, VectorStep, items_of
 from hotloop.learning import schedules
 from hotloop.replay.host import Batches, HostReplay
@@ -134,7 +134,7 @@ class Learner:
             sums = sums + learned.sums
         return LearnedBlock(learned.state, sums, learned.td_KB, drawn.batches, drawn.period)
 
-    def _learn_portion(self, state: State, drawn: Portion, *, is_last: bool) -> Learned[State]:
+    def _lesson(self, state: State, drawn: Portion, *, is_last: bool) -> Lesson[State]:
         items, weight = drawn.batches.items, drawn.batches.weight
         if self._transfers_apart:
             with self._spans["transfer"]:
@@ -142,8 +142,17 @@ class Learner:
         counted = self.turns if self._rate_in_turns else drawn.period.since
         rate = schedules.value_at(counted, xp=schedules.Scalars, **self._learning_rate)
         target_moves = self._target_moves(drawn.period) if is_last else 0
+        return Lesson(state, items, weight, rate, target_moves, drawn.draws)
+
+    def _learn_portion(self, state: State, drawn: Portion, *, is_last: bool) -> Learned[State]:
+        lesson = self._lesson(state, drawn, is_last=is_last)
         with self._spans["update"]:
-            return self.update(state, items, weight, rate, target_moves, drawn.draws)
+            return self.update(*lesson)
+
+    @property
+    def can_learn_together(self) -> bool:
+        """Whether its gradient steps can be taken in one program with those of others (`learn_together`)."""
+        return self.engine.prefers_batches and self.portions == 1 and self.update == self.engine.update
 
     def take(self, learned: LearnedBlock) -> None:
         """From now on these weights and priorities count."""
@@ -163,3 +172,15 @@ class Learner:
         if self.update != self.engine.update:  # a stand-in may have something to compile, too
             self.update(self.engine.init(0), items, weight, 0.0, 0, draws)
         return choice
+
+
+def learn_together(learners: Sequence[Learner], drawn: Sequence[Portion]) -> list[LearnedBlock]:
+    """`learn` for learners of one engine, in one batched program."""
+    first = learners[0]
+    lessons = [one._lesson(one.state, portion, is_last=True) for one, portion in zip(learners, drawn, strict=True)]
+    with first._spans["update"]:
+        learned = first.engine.update_all(lessons)
+    return [
+        LearnedBlock(one.state, one.sums, one.td_KB, portion.batches, portion.period)
+        for one, portion in zip(learned, drawn, strict=True)
+    ]

@@ -133,6 +133,10 @@ class LearningRun(ABC):
             info={key: total + finished.info[key] for key, total in totals.info.items()},
         )
 
+    def learn(self) -> None:
+        """The p gradient steps of a block, which count as taken."""
+        self.take_over(lambda: self.learner.learn(self.learner.draw(self.env_steps)))
+
     def take_over(self, learned: Callable[[], LearnedBlock]) -> None:
         """Publish what was learned; where learning failed, its gradient steps are still to come."""
         try:

@@ -21,4 +21,4 @@ def run_block(run: HostRun) -> None:
 def learn_if_due(run: LearningRun) -> None:
     """The p gradient steps of a block, if its steps have earned them."""
     if run.learner.takes_turn():
-        run.take_over(lambda: run.learner.learn(run.learner.draw(run.env_steps)))
+        run.learn()

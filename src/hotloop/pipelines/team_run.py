@@ -9,6 +9,7 @@ Their envs are in this process (`host_team.py`) or in those of actors (`process_
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -20,9 +21,9 @@ from hotloop.evaluate import Episodes, Tell
 from hotloop.experience import Totals
 from hotloop.members import Members
 from hotloop.pipelines.host_team_play import play_team_on_host
+from hotloop.pipelines.learner import learn_together
 from hotloop.pipelines.learning_run import LearningRun
 from hotloop.pipelines.session import Reading
-from hotloop.pipelines.sync import learn_if_due
 from hotloop.pipelines.team_names import TEAM, below, learner_name
 from hotloop.plain import Json, number
 from hotloop.spans import Spans
@@ -80,8 +81,30 @@ class TeamRun(ABC, Generic[R]):
         """The gradient steps that each learner has earned by so many transitions of its own."""
         for run, earned in zip(self.runs, transitions, strict=True):
             run.learner.earn(int(earned), run.env_steps, run.learning_starts)
-        for run in self.runs:
-            learn_if_due(run)
+        due = [run for run in self.runs if run.learner.takes_turn()]
+        if len(due) == len(self.runs) > 1 and self._learns_together:
+            self._learn_together()
+            return
+        for run in due:
+            run.learn()
+
+    @cached_property
+    def _learns_together(self) -> bool:
+        """Whether all learners' gradient steps are faster in one batched program."""
+        are_alike = len({id(run.engine) for run in self.runs}) == 1
+        return are_alike and all(run.learner.can_learn_together for run in self.runs)
+
+    def _learn_together(self) -> None:
+        """The gradient steps of all, which count as taken, in one batched program."""
+        learners = [run.learner for run in self.runs]
+        try:
+            learned = learn_together(learners, [run.learner.draw(run.env_steps) for run in self.runs])
+        except BaseException:
+            for learner in learners:
+                learner.limiter.give_back()
+            raise
+        for run, block in zip(self.runs, learned, strict=True):
+            run.publish(block)
 
     # -- what the host loop asks for --------------------------------------------------------------------
 

@@ -1,14 +1,15 @@
 """The JAX engine for runs on the host: its pure functions compiled, NumPy in and out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from hotloop.engines.draws import Draw, Draws
 from hotloop.engines.jax.engine import JaxEngine, LearnerState
 from hotloop.engines.jax.modules import Module, Params
-from hotloop.engines.protocol import Choice, Counts, Learned, Policy
+from hotloop.engines.protocol import Choice, Counts, Learned, Lesson, Policy
 from hotloop.experience import Item, Items
 from hotloop.spec import Network, Spec
 from hotloop.trees import Arrays, Form, Shapes, leaves
@@ -30,6 +31,7 @@ class JaxOnHost:
         self.engine, self.num_actions, self.num_weights = engine, engine.num_actions, engine.layout.size
         self._init = jax.jit(engine.init)
         self._compiled_update = jax.jit(self._update, donate_argnums=0)
+        self._compiled_update_all = jax.jit(self._update_all, donate_argnums=0)
         self._moved = jax.jit(engine.move_target, donate_argnums=0)
         self._q = jax.jit(engine.q_values)
         self._play = jax.jit(engine.play)
@@ -102,6 +104,33 @@ class JaxOnHost:
         state, td_KB, sums = jax.block_until_ready(updated)  # sync
         return Learned(state, td_KB, np.asarray(sums))
 
+    @property
+    def prefers_batches(self) -> bool:
+        """Not on a CPU: five learners of `treasure` take 1.1 to 1.4 times as long in one batched program there."""
+        return jax.default_backend() != "cpu"
+
+    def _update_all(
+        self,
+        states: Sequence[LearnerState],
+        items: Sequence[Item[jax.Array]],
+        weights: Sequence[jax.Array | None],
+        rates_L: jax.Array,
+        moves_L: jax.Array,
+        draws: Sequence[Draws[jax.Array] | None],
+    ) -> list[tuple[LearnerState, jax.Array, jax.Array]]:
+        """What is compiled: `_update` of all learners, batched."""
+        batched = (_stacked(states), _stacked(items), _stacked(weights), rates_L, moves_L, _stacked(draws))
+        updated_L = jax.vmap(self._update)(*batched)
+        return [jax.tree.map(lambda leaf, i=i: leaf[i], updated_L) for i in range(len(states))]
+
+    def update_all(self, lessons: Sequence[Lesson[LearnerState]]) -> list[Learned[LearnerState]]:
+        """K gradient steps of each learner, in one program; done when it returns."""
+        states, items, weights, rates, moves, draws = zip(*lessons, strict=True)
+        numbers = (np.asarray(rates, np.float32), np.asarray(moves, np.int32))
+        updated = self._compiled_update_all(states, items, weights, *numbers, draws)
+        each = jax.block_until_ready(updated)  # sync
+        return [Learned(state, td_KB, np.asarray(sums)) for state, td_KB, sums in each]
+
     def move_target(self, state: LearnerState, times: int) -> LearnerState:
         """Mix the online net into the target net so many times."""
         moved: LearnerState = self._moved(state, np.int32(times))
@@ -155,3 +184,9 @@ class JaxOnHost:
         """A loaded state on the device."""
         state: LearnerState = jax.device_put(arrays)
         return state
+
+
+def _stacked(parts: Sequence[Form]) -> Form:
+    """Trees of one form as one, with an axis more."""
+    stacked: Form = jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
+    return stacked

@@ -1,14 +1,14 @@
 """Acting and learning with PyTorch, on flat vectors."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 import torch
 
 from hotloop.engines.draws import PASSES, Draw, Draws, Wanted
-from hotloop.engines.protocol import Choice, Counts, Learned, Policy
+from hotloop.engines.protocol import Choice, Counts, Learned, Lesson, Policy
 from hotloop.engines.torch import modes
 from hotloop.engines.torch.devices import Recipe, Team
 from hotloop.engines.torch.gradient_steps import GradientSteps, LearnerState, Stepped, Work, fresh_state
@@ -234,6 +234,15 @@ class TorchEngine:
     def _work(self, items_KB: Items, weight_KB: np.ndarray | None, draws: Arrays, learning_rate: float) -> Work:
         batches, weights, drawn = self.put(cast(Any, (items_KB, weight_KB, draws)))
         return Work(batches, weights, drawn, learning_rate, self.spec.replay.updates_per_batch)
+
+    @property
+    def prefers_batches(self) -> bool:
+        """Never: its learners are modules."""
+        return False
+
+    def update_all(self, lessons: Sequence[Lesson[LearnerState]]) -> list[Learned[LearnerState]]:
+        """`update` for several learners, one after the other."""
+        return [self.update(*lesson) for lesson in lessons]
 
     @torch.no_grad()
     def move_target(self, state: LearnerState, times: int) -> LearnerState:

@@ -73,7 +73,7 @@ def obstacle(assembly: Assembly, spec: Spec) -> str | None:
     if spec.devices > 1:
         return f"learning on {spec.devices} devices has processes of its own"
     if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2:
-        return "there is one core"
+        return "processes need Linux, and two cores"
     return f"the run has fewer than {FEWEST_STEPS:,} env steps" if spec.stop.steps < FEWEST_STEPS else None
 
 

@@ -233,7 +233,7 @@ def test_what_is_not_to_be_measured_is_not_even_looked_at(changes, no_look):
 def test_one_core_is_not_shared_out(no_look, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     with Assembly(load_spec(parse_spec(AUTO), {"stop.steps": 1_000_000})) as assembly:
-        assert pipeline_trial.obstacle(assembly, assembly.spec) == "there is one core"
+        assert pipeline_trial.obstacle(assembly, assembly.spec) == "processes need Linux, and two cores"
 
 
 def test_envs_that_cannot_travel_stay_without_a_word(short, slow_env, no_trial):

@@ -59,9 +59,9 @@ def assert_sound(rows: list[dict], seconds: float) -> dict[str, list[dict]]:
         assert {span["name"] for span in spans} <= (STAGES if name.startswith("learner") else STATES), name
         assert spans[0]["ts"] >= 0
         assert spans[-1]["ts"] + spans[-1]["dur"] <= seconds * 1e6 + SLACK
-        for before, after in pairwise(spans):
-            assert before["dur"] > 0
-            assert before["ts"] + before["dur"] <= after["ts"] + SLACK, name
+        assert all(span["dur"] >= 0 for span in spans)
+        for before, after in pairwise(spans):  # in whole nanoseconds, as Perfetto has them
+            assert int(before["ts"] * 1e3) + int(before["dur"] * 1e3) <= int(after["ts"] * 1e3), name
     return tracks
 
 
@@ -113,6 +113,7 @@ def test_rings_and_weights_can_be_followed(tmp_path):
     assert min(filled) >= 0
     begins, ends = ({row["id"]: row for row in rows if row["ph"] == ph} for ph in "sf")
     assert begins.keys() == ends.keys()
+    assert all(isinstance(arrow, int) for arrow in begins)
     assert {row["pid"] for row in begins.values()} == {os.getpid()}
     assert len({row["pid"] for row in ends.values()}) == 2, "both take them"
     assert all(begins[arrow]["ts"] <= ends[arrow]["ts"] for arrow in begins)

@@ -9,6 +9,7 @@ import gzip
 import json
 import time
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -89,7 +90,7 @@ def write(timelines: Sequence[Timeline], path: Path, more: Sequence[Figures] = (
 
 def _rows(timelines: Sequence[Timeline]) -> Iterator[Figures]:
     """Each track is a thread of its process, by a number of its own; actors may be in the learner's process."""
-    start, numbers, processes = timelines[0].began_ns, dict[str, int](), set[int]()
+    start, numbers, processes, ids = timelines[0].began_ns, dict[str, int](), set[int](), count(1)
     for timeline in timelines:
         for track in timeline.tracks:
             if track.name not in numbers:
@@ -101,7 +102,7 @@ def _rows(timelines: Sequence[Timeline]) -> Iterator[Figures]:
             of_ring: Figures = {"ph": "C", "pid": timeline.learner.pid, "name": f"ring of actor {actor}"}
             for mark in ring:
                 yield {**of_ring, "ts": _us(mark.at_ns, start), "args": {"parcels": mark.value}}
-        yield from _arrows(timeline, numbers, start)
+        yield from _arrows(timeline, numbers, start, ids)
 
 
 def _rows_of_engine(profiled: Profiled) -> list[Figures]:
@@ -121,21 +122,21 @@ def _names(track: Track, number: int, *, names_process: bool) -> Iterator[Figure
 
 def _of_track(track: Track, number: int, start: int) -> Iterator[Figures]:
     place: Figures = {"pid": track.pid, "tid": number}
-    for name, began, ended in track.stretches:
-        yield {"ph": "X", **place, "name": name, "ts": _us(began, start), "dur": _us(ended, began)}
+    for name, began, ended in track.stretches:  # a nanosecond less: Perfetto rounds down, and drops what overlaps
+        yield {"ph": "X", **place, "name": name, "ts": _us(began, start), "dur": _us(ended - 1, began)}
     for mark in (*track.marks, *track.taken):
         yield {"ph": "i", **place, "name": mark.name, "ts": _us(mark.at_ns, start), "s": "t"}
 
 
-def _arrows(timeline: Timeline, numbers: dict[str, int], start: int) -> Iterator[Figures]:
-    """From the publication of weights to each actor that takes them."""
+def _arrows(timeline: Timeline, numbers: dict[str, int], start: int, ids: Iterator[int]) -> Iterator[Figures]:
+    """From the publication of weights to each actor that takes them; Perfetto wants a number for each."""
     learner, *actors = timeline.tracks
     published = {mark.value: mark for mark in learner.taken}
     for track in actors:
         for mark in track.taken:
             if (origin := published.get(mark.value)) is None:
                 continue  # of before
-            both: Figures = {"name": "weights", "cat": "weights", "id": f"{mark.value} to {track.name}"}
+            both: Figures = {"name": "weights", "cat": "weights", "id": next(ids)}
             at_first: Figures = {"pid": learner.pid, "tid": numbers[learner.name], "ts": _us(origin.at_ns, start)}
             yield {"ph": "s", **both, **at_first}
             at_last: Figures = {"pid": track.pid, "tid": numbers[track.name], "ts": _us(mark.at_ns, start)}

@@ -60,14 +60,14 @@ def test_a_second_ctrl_c_while_actors_end_leaks_nothing_and_they_still_end(monke
 def test_a_crew_that_was_never_started_is_closed():
     with Exchange(Form(1, 2, ArraySpec((1,), np.int8), {})) as exchange:
         before = _open_files()
-        Crew(b"", exchange, 0, 0, 60.0, 4).stop()
+        Crew(b"", exchange, 0, 0, (0,), 60.0, 4).stop()
         assert _open_files() == before
 
 
 def test_a_process_with_the_id_of_one_before_it_is_not_taken_for_that_one(monkeypatch):
     form = Form(1, 2, ArraySpec((1,), np.int8), {"w": ArraySpec((1,), np.int8)})
     with Exchange(form) as exchange, contextlib.ExitStack() as open_:
-        crew = Crew(b"", exchange, 0, 0, 60.0, 4)
+        crew = Crew(b"", exchange, 0, 0, (0,), 60.0, 4)
         open_.callback(crew.stop)
         seat, learner = crew._seats[0], exchange.learner_seat().open()
         open_.callback(learner.close)

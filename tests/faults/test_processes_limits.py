@@ -12,7 +12,7 @@ from process_sessions import SMALL, assert_real, begun, spec_of
 
 import hotloop
 from hotloop.errors import SpecError
-from hotloop.pipelines.process_run import transitions_ahead
+from hotloop.pipelines.actor_parcels import transitions_ahead
 from hotloop.pipelines.processes import parcels_of
 from hotloop.runs.store import InFolder
 

@@ -172,6 +172,7 @@ def test_an_env_that_raises_in_an_actor_is_built_anew(in_time):
     with Begun(raising, actors={"count": 1}) as session:
         while not session.own_figures()["env_failures"]:
             session.advance(10)
+        session.advance(60)  # who saw it has told why by then
         assert any("out of luck" in notice for notice in session.notices())
         for agent, run in enumerate(session.runs):
             assert_real(run, agent)

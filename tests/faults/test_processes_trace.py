@@ -129,7 +129,7 @@ def test_an_actor_that_is_killed_meanwhile_has_a_successor_with_a_track_of_its_o
     with begun(TWO, Slow) as session:
         session.advance(20)
         victim = session.supply.crew.pids()[1]
-        with session.recorded() as timeline:
+        with session.supply.recorded() as timeline:
             while not at_once and len(timeline.tracks) < 3:
                 session.advance(5)
             os.kill(victim, signal.SIGKILL)
@@ -158,7 +158,7 @@ def test_what_finds_no_room_is_counted_and_nobody_waits(monkeypatch):
         monkeypatch.setattr(Timeline, "collect", lambda _: None)  # a learner that never looks
         session.advance(20)
         monkeypatch.setattr(actor_events, "RECORDS", 64)
-        with session.recorded() as timeline:
+        with session.supply.recorded() as timeline:
             session.advance(60)
         monkeypatch.undo()
     assert timeline.lost > 64

@@ -127,7 +127,7 @@ class Turns:
         after = _statuses(actors)
         figures = session.own_figures()
         lag = number(figures, "weights_lag") if "weights_lag" in figures else None
-        learning = sum(trial.stage_seconds[name] for name in ("sample", "redraw", "transfer", "update"))
+        learning = sum(trial.stage_seconds.get(name, 0.0) for name in ("sample", "redraw", "transfer", "update"))
         self._come_to_rest()
         self._rested_at, self._used_by_then = time.perf_counter(), sum(_processor_seconds())
         return {

@@ -478,7 +478,8 @@ class Assembly(Player):
             return spaces
         if self._own_env is not None and self._own_env.is_instance:
             self._refuse_several(self._own_env.name)
-        self.envs = open_envs(self._trained_env_id, env.num_envs, env.options, env.vectorization, env.info, env.observe)
+        infos = self.spec.info_of_steps
+        self.envs = open_envs(self._trained_env_id, env.num_envs, env.options, env.vectorization, infos, env.observe)
         self._check_evaluation(self.envs.spaces)
         return self.envs.spaces
 

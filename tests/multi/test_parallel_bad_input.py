@@ -57,7 +57,10 @@ not_a_function = 3
         ({"env.id": "pettingzoo:test_parallel_bad_input:Continuous"}, r"agent large: the actions are Box\(-1.0"),
         ({"env.id": MODULE, "env.options": {"speed": 3}}, "env.options: .*'speed'"),
         ({"env.id": MODULE, "env.vectorization": "async"}, "stepped one after the other; use auto"),
-        ({"env.id": MODULE, "pipeline": "concurrent"}, "pipeline concurrent does not serve .* use sync, processes or auto"),
+        (
+            {"env.id": MODULE, "pipeline": "concurrent"},
+            "pipeline concurrent does not serve .* use sync, processes or auto",
+        ),
         ({"env.id": MODULE, "pipeline": "fused"}, "pipeline fused does not serve .* use sync, processes or auto"),
         ({"env.id": MODULE, "env.action_mask": True}, "env.action_mask is not for envs with several agents"),
         ({"env.id": MODULE, "env.observe": ["x"]}, "agent small: env.observe chooses keys"),

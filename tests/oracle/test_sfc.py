@@ -129,7 +129,7 @@ def test_every_figure_is_the_naive_one(games: Games) -> None:
         np.testing.assert_allclose(seen, games.naive[name], rtol=1e-4, err_msg=name)
     assert set(games.moves.info) == {
         "acceptance", "acceptance_cloud_gaming", "acceptance_ar", "acceptance_voip", "acceptance_video",
-        "acceptance_miot", "acceptance_industry", "delay_ms", "cpu_use",
+        "acceptance_miot", "acceptance_industry", "delay_ms", "cpu_use", "elapsed_ms",
     }  # fmt: skip
 
 
@@ -469,7 +469,8 @@ def _replayed(env: Sfc, first: Any, moves: Moves) -> Games:
                 {
                     **{"reward": reward, "over": over, "mask": naive.mask(), "dc_now": naive.dc, "now": naive.now},
                     **{"installed": [list(dc.values()) for dc in naive.installed] + padding},
-                    **{"live": len(naive.requests), **naive.figures(), **naive.observation()},
+                    **{"live": len(naive.requests), "elapsed_ms": float(naive.now - before)},
+                    **{**naive.figures(), **naive.observation()},
                 }
             )
             if over:

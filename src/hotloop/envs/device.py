@@ -69,6 +69,15 @@ class Drawable(Protocol):
 
 
 @runtime_checkable
+class Clocked(Protocol):
+    """A device env whose steps take different times."""
+
+    @property
+    def clock(self) -> str:
+        """The entry of `info` that says how long a step took (`discount_per`): no figure of an episode."""
+
+
+@runtime_checkable
 class Parted(Protocol):
     """A device env that can name the costly parts of its step, for a profile."""
 

@@ -27,6 +27,7 @@ The figures are in `sfc_tables.py`, what the agent sees in `sfc_observation.py`.
 | `progress`, `lateness` | 0 is the rules' reward. Else a pending request counts as `progress` x the share of its functions that it has, less `lateness` x the share of its limit that has passed, and as nothing once it is satisfied or dropped: a potential, which moves rewards to the allocations they are for and losses to the time that was lost, and changes no episode's sum but by what is pending at its end |
 | `needed` | the reward for uninstalling a needed VNF, -0.5 by the rules. Where CPU is scarce somebody waits for every function, and an agent that is to accept much must uninstall all the same: 0 lets it |
 | acceptance | satisfied ÷ arrived, so what is pending at the end counts as not accepted |
+| `elapsed_ms` of `info` | 1 for an action after which 1 ms passes, else 0: for `discount_per`; no figure |
 | delay | from arrival to destination, mean of the satisfied requests, NaN without any |
 | CPU use | CPU of installed instances ÷ CPU of all DCs, mean over the ends of steps, NaN before the first |
 """  # noqa: E501
@@ -98,6 +99,11 @@ class Sfc:
             raise TypeError(f"full_steps is {self.full_steps!r}, expected true or false")
 
     @property
+    def clock(self) -> str:
+        """The entry of `info` that says how long a step took: 0 or 1 ms."""
+        return "elapsed_ms"
+
+    @property
     def num_actions(self) -> int:
         """Uninstall one of six functions, allocate one of six, wait."""
         return NUM_ACTIONS
@@ -142,7 +148,7 @@ class Sfc:
         self, state: SfcState, action: jax.Array, key: jax.Array
     ) -> tuple[SfcState, dict[str, jax.Array], jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
         """Act in the present DC; when the step's last visit or action is over, 1 ms passes."""
-        here, before = survey(state), self._potential(state)
+        here, before, began = survey(state), self._potential(state), state.now
         is_chosen = jnp.arange(NUM_ACTIONS) == action
         valid = jnp.any(is_chosen & legal(here))
         uninstalled, allocated = is_chosen[:V] & valid, is_chosen[V : 2 * V] & valid
@@ -161,7 +167,8 @@ class Sfc:
             - before
         ).astype(jnp.float32)
         truncated = state.now >= self.steps
-        return state, self.observe(state), reward, jnp.bool_(False), truncated, figures(state)
+        info = {**figures(state), self.clock: (state.now - began).astype(jnp.float32)}
+        return state, self.observe(state), reward, jnp.bool_(False), truncated, info
 
     def _potential(self, state: SfcState) -> jax.Array | float:
         """What pending requests have of their chains, less the time they have lost, in rewards."""

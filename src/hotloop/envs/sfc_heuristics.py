@@ -66,6 +66,7 @@ def play(env: Sfc, policy: Policy, episodes: int, key: jax.Array) -> Outcome:
     reset_key, step_key = jax.random.split(key)
     state_E, _ = reset_all(env, reset_key, episodes)
     names = jax.eval_shape(jax.vmap(env.step), state_E, jnp.zeros(episodes, jnp.int32), _keys(key, episodes))[5]
+    del names[env.clock]  # no figure
     Carry = tuple[jax.Array, SfcState, jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]
 
     def one(carry: Carry) -> Carry:

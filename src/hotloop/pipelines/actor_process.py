@@ -121,7 +121,7 @@ def collector_of(duty: Duty, place: Place, ways_of: Callable[[Sequence[Rows]], S
         envs = open_team(env_id, num_envs, env.options, env.vectorization, env.info, env.observe)
         each = [(envs.spaces.each[agents[0]], len(agents)) for agents in agents_of_learners(envs.spaces, spec)]
     else:
-        envs = open_envs(env_id, num_envs, env.options, env.vectorization, env.info, env.observe)
+        envs = open_envs(env_id, num_envs, env.options, env.vectorization, spec.info_of_steps, env.observe)
         each = [(envs.spaces, 1)]
     try:
         if spec.agents is None and env.action_mask:

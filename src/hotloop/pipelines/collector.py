@@ -86,6 +86,7 @@ class Share:
             room_for=room,
             steps_that_begin=steps_that_begin(spec),
             env_steps_before=made_before,
+            discount_per=spec.discount_per,
         )
 
     def begin(self, stream: np.random.Generator, seed: int) -> None:

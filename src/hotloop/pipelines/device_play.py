@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.engines.protocol import Engine
-from hotloop.envs.device import DeviceEnv, Drawable, legal_actions, reset_all
+from hotloop.envs.device import Clocked, DeviceEnv, Drawable, legal_actions, reset_all
 from hotloop.errors import SpecError
 from hotloop.evaluate import Episodes
 
@@ -36,7 +36,8 @@ def episodes_program(
         reset_key, step_key = jax.random.split(key)
         state_E, obs_E = reset_all(env, reset_key, episodes)
         info = jax.eval_shape(jax.vmap(env.step), state_E, jnp.zeros(episodes, jnp.int32), _keys(step_key, episodes))[5]
-        nothing = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in info.items()}
+        clock = env.clock if isinstance(env, Clocked) else None
+        nothing = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in info.items() if name != clock}
 
         def step(carry: Any) -> Any:
             t, state_E, obs_E, alive_E, return_E, length_E, info_E, memory_E = carry

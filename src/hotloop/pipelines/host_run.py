@@ -51,7 +51,13 @@ class HostPipeline:
                 envs.mask_actions(spec.env.id)
                 envs.reset(spec.seed)  # an env that names no legal actions is refused before anything is written
             self.replay = HostReplay(
-                spec.replay, spec.discount, envs.observations.shapes, envs.num_envs, self.judge, num_actions
+                spec.replay,
+                spec.discount,
+                envs.observations.shapes,
+                envs.num_envs,
+                self.judge,
+                num_actions,
+                discount_per=spec.discount_per,
             )
         except BaseException:
             self.close()

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from hotloop.engines.jax.engine import JaxEngine
 from hotloop.envs.device import DeviceEnv, DeviceStep, step_all
+from hotloop.errors import SpecError
 from hotloop.experience import METRICS, Totals
 from hotloop.spec import Spec
 
@@ -55,11 +56,20 @@ def vector_step(
     explore_N = engine.exploration(env_steps + jnp.arange(spec.env.num_envs, dtype=jnp.int32))
     action_N, noted = choose(actor, explore_N, act_key)
     env_state, t = step_all(env, actor.env, action_N, env_key, spec.env.action_mask)
-    discount_N = spec.discount * (1.0 - t.terminated.astype(jnp.float32))
-    moved = Moved(action_N, t.reward.astype(jnp.float32), discount_N, t.terminated | t.truncated, t)
+    moved = Moved(action_N, t.reward.astype(jnp.float32), _discounts(spec, t), t.terminated | t.truncated, t)
     actor, row_N = record(actor, moved, noted)
     actor, totals = count_episodes(actor, totals, t.reward, moved.ended)
     return (actor._replace(env=env_state, obs=t.obs, legal=t.legal), totals), row_N
+
+
+def _discounts(spec: Spec, t: DeviceStep) -> jax.Array:
+    """γ of each env's step, by the time it took if the spec says so; 0 where the episode was terminated."""
+    goes_on_N = 1.0 - t.terminated.astype(jnp.float32)
+    if spec.discount_per is None:
+        return spec.discount * goes_on_N
+    if spec.discount_per not in t.info:
+        raise SpecError(f"discount_per: {spec.env.id} gives no '{spec.discount_per}'; it gives {sorted(t.info)}")
+    return spec.discount ** t.info[spec.discount_per].astype(jnp.float32) * goes_on_N
 
 
 def no_totals() -> Totals[jax.Array]:

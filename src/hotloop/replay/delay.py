@@ -4,10 +4,11 @@ One transition per env and step comes out, n - 1 steps late; where an episode en
 with the discount of the steps it took. Only `terminated` cuts the bootstrap.
 """
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
+from hotloop.errors import SpecError
 from hotloop.experience import Item, Items, VectorStep
 from hotloop.trees import Arrays, Specs, leaves, tree_map, zeros_of
 
@@ -19,19 +20,24 @@ class DelayArrays(TypedDict):
     action: np.ndarray
     summed: np.ndarray
     pending: np.ndarray
+    discounts: NotRequired[np.ndarray]
 
 
 class DelayLine:
     """Held steps of N envs, newest last; `pending_N` of them are of the running episode."""
 
-    def __init__(self, n_step: int, discount: float, num_envs: int, stored: Specs) -> None:
-        """`stored` has the shapes of what a transition keeps of one observation."""
-        self.n, self.num_envs = n_step, num_envs
+    def __init__(
+        self, n_step: int, discount: float, num_envs: int, stored: Specs, discount_per: str | None = None
+    ) -> None:
+        """`stored` has the shapes of what a transition keeps of one observation; `discount_per` is the entry of `info`
+        that says how long a step took, if that is what γ counts."""
+        self.n, self.num_envs, self._discount, self._per = n_step, num_envs, discount, discount_per
         self.powers = discount ** np.arange(n_step + 1)
         shape = (n_step, num_envs)
         self.stored = zeros_of(stored, shape)
         self.action, self.summed = np.zeros(shape, np.int32), np.zeros(shape, np.float64)
         self.pending_N = np.zeros(num_envs, np.int64)
+        self.discounts = np.ones(shape)  # by time: of what has passed since each held step was taken
 
     def push(self, before: Arrays, step: VectorStep, after: Arrays) -> Items:
         """Take one step of every env in; returns the transitions that are complete, oldest first.
@@ -40,22 +46,29 @@ class DelayLine:
         """
         if self.n == 1:
             return self._at_once(before, step, after)
+        discount_N = self._discounts(step)
         valid_N, legal_NA = step.valid, step.final_legal
         for line, new in (
             *zip(leaves(self.stored), leaves(before), strict=True),
             (self.action, step.action),
             (self.summed, np.zeros(self.num_envs)),
+            (self.discounts, np.ones(self.num_envs)),
         ):
             line[:-1] = line[1:]
             line[-1] = new
         ages = np.arange(self.n)[::-1, None]  # steps since each pending one was taken
-        self.summed += self.powers[ages] * np.where(valid_N, step.reward, 0.0)
+        before_it = self.powers[ages] if discount_N is None else self.discounts
+        self.summed += before_it * np.where(valid_N, step.reward, 0.0)
         self.pending_N = np.where(valid_N, np.minimum(self.pending_N + 1, self.n), 0)
         ended_N = step.terminated | step.truncated
         is_pending = ages < self.pending_N
         complete = is_pending & ((ages == self.n - 1) | ended_N)
         line_, env = np.nonzero(complete)
-        discount = self.powers[self.n - line_] * ~step.terminated[env]
+        if discount_N is None:
+            discount = self.powers[self.n - line_] * ~step.terminated[env]
+        else:
+            self.discounts *= discount_N
+            discount = self.discounts[line_, env] * ~step.terminated[env]
         self.pending_N[ended_N] = 0
         return Item(
             tree_map(lambda stored: stored[line_, env], self.stored),
@@ -67,11 +80,27 @@ class DelayLine:
         )
 
     def _at_once(self, before: Arrays, step: VectorStep, after: Arrays) -> Items:
-        valid_N, discount_N = step.valid, (self.powers[1] * ~step.terminated).astype(np.float32)
+        by_time_N = self._discounts(step)
+        factor = self.powers[1] if by_time_N is None else by_time_N
+        valid_N, discount_N = step.valid, (factor * ~step.terminated).astype(np.float32)
         items: Items = Item(before, step.action, step.reward, discount_N, after, step.final_legal)
         if np.count_nonzero(valid_N) == len(valid_N):  # half the time of `all`
             return items
         return tree_map(lambda leaf: leaf[valid_N], items)
+
+    def _discounts(self, step: VectorStep) -> np.ndarray | None:
+        """γ to the power of the time that each step took; None where it counts steps."""
+        if self._per is None:
+            return None
+        took_N = np.where(step.valid, step.info[self._per], 0.0)
+        if not (took_N >= 0).all():
+            bad = int(np.argmin(took_N >= 0))
+            raise SpecError(
+                f"discount_per: env {bad} gave {took_N[bad]} as '{self._per}' of its info, expected the time that the "
+                "step took, 0 or more, in every step"
+            )
+        discount_N: np.ndarray = self._discount**took_N
+        return discount_N
 
     @property
     def is_pending(self) -> np.ndarray:
@@ -84,7 +113,13 @@ class DelayLine:
 
     def arrays(self) -> DelayArrays:
         """What is pending, for a checkpoint."""
-        return {"stored": self.stored, "action": self.action, "summed": self.summed, "pending": self.pending_N}
+        kept: DelayArrays = {
+            "stored": self.stored,
+            "action": self.action,
+            "summed": self.summed,
+            "pending": self.pending_N,
+        }
+        return kept if self._per is None else {**kept, "discounts": self.discounts}
 
     def restore(self, arrays: DelayArrays) -> None:
         """Take back what `arrays` gave, or raise ValueError."""
@@ -93,3 +128,5 @@ class DelayLine:
             raise ValueError(f"the checkpoint holds {pending.tolist()} steps of each env, expected 0 … {self.n}")
         self.stored = tree_map(np.array, arrays["stored"])
         self.action, self.summed, self.pending_N = np.array(arrays["action"]), np.array(arrays["summed"]), pending
+        if self._per is not None:
+            self.discounts = np.array(arrays["discounts"])

@@ -58,11 +58,12 @@ class HostReplay:
         goals: object = None,
         num_actions: int | None = None,
         frames_per_transition: float = 1.0,
+        discount_per: str | None = None,
     ) -> None:
         """`obs` has the shapes of one observation; `goals` is the env's own judge of goals, for hindsight.
 
         With `num_actions`, transitions hold which of the actions are legal. With parcels alone `num_envs` is 0, and
-        `frames_per_transition` what they bring.
+        `frames_per_transition` what they bring. `discount_per` is as in `delay.py`.
         """
         self.spec, self.num_envs, self.capacity = spec, num_envs, spec.capacity
         self.store: Frames | Whole = Whole(obs)
@@ -72,7 +73,7 @@ class HostReplay:
         self.whole_row = row_example(obs, num_actions)
         self.row_bytes = num_bytes(self.whole_row)
         self.row = row_example(self.store.row, num_actions)
-        self.delay = DelayLine(spec.n_step, discount, num_envs, self.store.row)
+        self.delay = DelayLine(spec.n_step, discount, num_envs, self.store.row, discount_per)
         self.stored_obs: Arrays = zeros_of(self.store.row, (num_envs,))
         self.hindsight: GoalRelabeler | None = None
         if spec.hindsight:

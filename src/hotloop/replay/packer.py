@@ -33,6 +33,7 @@ class Packer:
         room_for: int | None = None,
         env_steps_before: int = 0,
         steps_that_begin: int = 1,
+        discount_per: str | None = None,
     ) -> None:
         """As `form_of`, which says how large a parcel is; `room_for` is for more envs, if others' parcels have that.
 
@@ -44,7 +45,7 @@ class Packer:
         if self.form.frames is not None:
             self.store = Frames(obs, replay.stacked_frames, leaves(self.form.frames)[0].shape[0])
         self.frames_of_a_step = num_envs * (replay.stacked_frames + 1)  # at most: every env also begins an episode
-        self.delay = DelayLine(replay.n_step, discount, num_envs, self.store.row)
+        self.delay = DelayLine(replay.n_step, discount, num_envs, self.store.row, discount_per)
         self._parcel, self._next = self._new_parcel(), self._new_parcel()
         self._parcel.account.env_steps_before[...] = env_steps_before
         self._rows = self._steps = self._env_steps = 0

@@ -107,6 +107,7 @@ def _agents(spec: "Spec") -> Iterator[Rule]:
     for choice in NOT_FOR_AGENTS:
         yield _is_chosen(spec, choice), f"{choice} is not for envs with several agents; leave it out"
     yield spec.env.action_mask, "env.action_mask is not for envs with several agents; leave it out"
+    yield spec.discount_per is not None, "discount_per is not for envs with several agents; leave it out"
     yield spec.devices > 1, f"devices is {spec.devices}: agents are shared out over all devices; leave it out"
 
 
@@ -295,6 +296,10 @@ def _replay(spec: "Spec") -> Iterator[Rule]:
     twice = [key for key in observe if observe.count(key) > 1]
     yield bool(twice), f"env.observe names '{twice[0] if twice else ''}' twice"
     left_out = [key for key in GOAL_KEYS if observe and key not in observe]
+    yield (
+        replay.hindsight is not None and spec.discount_per is not None,
+        "discount_per is not for hindsight, which discounts by steps; leave one of them out",
+    )
     yield (
         replay.hindsight is not None and bool(left_out),
         f"replay.hindsight needs the keys {', '.join(GOAL_KEYS)}, but env.observe leaves out {', '.join(left_out)}; "

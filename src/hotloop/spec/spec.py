@@ -82,6 +82,9 @@ class Spec(Section):
     """Learn in turns at certain places of the replay's ring, instead of at the even ratio `updates_per_step`."""
     discount: float = Field(default=0.99, ge=0, le=1)
     """γ. Only a terminated episode cuts the bootstrap, never a truncated one."""
+    discount_per: str | None = None
+    """What γ counts: an entry of the env's `info` that says how long each step took (`elapsed_ms` of `sfc`), so that
+    steps which take no time are not discounted. null: steps."""
     env: Env = Env()
     """Where experience comes from."""
     agents: Agents | None = None
@@ -157,6 +160,12 @@ class Spec(Section):
         if self.turns is not None:
             return BlockPlan(self.env.num_envs, 1, self.turns.updates)
         return plan_block(self.updates_per_step, self.env.num_envs, self.learn_every)
+
+    @property
+    def info_of_steps(self) -> tuple[str, ...]:
+        """Entries of `info` that are asked of envs that are trained on."""
+        told, clock = self.env.info, self.discount_per
+        return told if clock is None or clock in told else (*told, clock)
 
     @property
     def describes_actors(self) -> bool:

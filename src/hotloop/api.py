@@ -285,6 +285,7 @@ def resume(
     *,
     steps: int | None = None,
     torch_mode: str | None = None,
+    actors: int | None = None,
     network: "Module | None" = None,
     env: GivenEnv | None = None,
     device_env: GivenEnv | None = None,
@@ -303,14 +304,15 @@ def resume(
     `env` is the env of your own that it was trained on, and `network` the network, if it was; a Run of this process has
     them. `trust` lets a run that you did not make name
     modules, which are imported: see `load`. `torch_mode` (eager, compiled) goes on in another mode than it had, with
-    other last digits: where there is no compiler, say.
+    other last digits: where there is no compiler, say. `actors` is another number of processes that step the envs of a
+    run in pipeline processes.
     """
     heard, own_env = listeners_of(listeners, on_log, on_evaluation, on_checkpoint), _one_of(env, device_env)
     if isinstance(own_env, str | Mapping):
         raise SpecError("a run is resumed on the env it was trained on; env= is for one of your own")
     folder, own = _open(run), _own_of(run, network, own_env, {})
     folder.require_resumable()
-    changes = {"stop.steps": steps, "torch.mode": torch_mode}
+    changes = {"stop.steps": steps, "torch.mode": torch_mode, "actors.count": actors}
     spec = _spec_of(folder, {path: value for path, value in changes.items() if value is not None}, trust, own.env)
     if spec.engine == "torch" and torch_mode is None:
         spec = _with_mode(spec, folder, moves_end=steps is not None)

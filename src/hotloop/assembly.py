@@ -261,10 +261,24 @@ class Player:
                 raise SpecError(f"env.id: {env.id} has several agents; register it with Entry(…, has_agents=True)")
             self._name_agents(getattr(self.env, "agent_names", ()))
             return [Shape(obs_shapes(self.env), self.env.num_actions)]
+        self.spec = self._with_figures()
         if self.spec.agents is not None:
             return self._make_team()
         self.env = self._look_at_host_env()
         return [Shape(self.env.observations.shapes, self.env.actions.size)]
+
+    def _with_figures(self) -> Spec:
+        """The spec that asks a device env for all its figures, where it is stepped from the host and none are named."""
+        from hotloop.envs.own import device_env_of
+
+        env_id, env = self._trained_env_id, self.spec.env
+        if is_set(self.spec, "env.info") or (device := device_env_of(env_id, env.options)) is None:
+            return self.spec
+        from hotloop.envs.device import figures_of
+        from hotloop.envs.device_contract import require_contract
+
+        require_contract(device)
+        return _with_env(self.spec, info=figures_of(device))
 
     def _make_team(self) -> list[Shape]:
         """As `_make_env`, of an env on the host with several agents."""

@@ -163,15 +163,17 @@ def resume(
     torch_mode: Annotated[
         str | None, typer.Option(help="eager or compiled: go on in another mode of engine torch than it had.")
     ] = None,
+    actors: Annotated[
+        int | None, typer.Option(help="Another number of processes that step the envs, in pipeline processes.")
+    ] = None,
     trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Continue a run from its newest whole checkpoint, bit for bit. With --steps a solved run goes on, too."""
     from hotloop import api
 
-    _report(
-        lambda reporter: api.resume(run, steps=steps, torch_mode=torch_mode, trust=trust, reporter=reporter), as_json
-    )
+    changes = {"steps": steps, "torch_mode": torch_mode, "actors": actors}
+    _report(lambda reporter: api.resume(run, **changes, trust=trust, reporter=reporter), as_json)  # type: ignore[arg-type]
 
 
 @app.command()

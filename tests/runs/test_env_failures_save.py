@@ -63,9 +63,9 @@ class WrongVector(SyncVectorEnv):
     steps = 0
 
     def step(self, actions):
-        WrongVector.steps += 1
+        self.steps += 1  # its own: another one may have been looked at before
         obs, reward, terminated, truncated, infos = super().step(actions)
-        if WrongVector.steps >= WRONG_FROM:
+        if self.steps >= WRONG_FROM:
             if self.wrong == "no final_obs":
                 infos.pop("final_obs", None)
             if self.wrong == "shape":
@@ -76,7 +76,7 @@ class WrongVector(SyncVectorEnv):
 
 
 def make_vector(num_envs, wrong="", goals=False):
-    WrongVector.steps, WrongVector.wrong = 0, wrong
+    WrongVector.wrong = wrong
     return WrongVector([Wrong for _ in range(num_envs)], autoreset_mode=AutoresetMode.SAME_STEP)
 
 

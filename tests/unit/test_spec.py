@@ -127,8 +127,8 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(path: str, near: s
             {"exploration": {"kind": "boltzmann", "temprature": 1}},
             "exploration.temprature: unknown key; did you mean 'temperature'?",
         ),
-        ({"wombat": 1}, "wombat: unknown key; known: actors, agents, description, devices, discount, discount_per, engine, "),
-        ({"bogus": 1}, "bogus: unknown key; known: actors, agents, description, devices, discount, discount_per, engine, "),
+        ({"wombat": 1}, "wombat: unknown key; known: actors, agents, description, devices, discount, discount_per, "),
+        ({"bogus": 1}, "bogus: unknown key; known: actors, agents, description, devices, discount, discount_per, "),
         ({"steps": 1000}, "steps: unknown key; did you mean 'stop.steps' or 'on_policy.steps'?"),
         ({"batch_size": 64}, "batch_size: unknown key; did you mean 'replay.batch_size'?"),
         ({"kind": "c51"}, "kind: unknown key; known: actors, agents, description, "),  # too many have one

@@ -56,6 +56,16 @@ class DeviceEnv(Protocol):
         """Return state, obs, reward, terminated, truncated, info. Never resets by itself."""
 
 
+def figures_of(env: DeviceEnv) -> tuple[str, ...]:
+    """Entries of `info` that say something of an episode when it ends: numbers, or one for each agent."""
+    key, shape = jax.random.key(0), getattr(env, "num_agents", None)
+    state, _ = jax.eval_shape(env.reset, key)
+    action = jax.ShapeDtypeStruct(() if shape is None else (shape,), np.int32)
+    info = jax.eval_shape(env.step, state, action, key)[5]
+    clock = env.clock if isinstance(env, Clocked) else None
+    return tuple(sorted(name for name, leaf in info.items() if leaf.shape in ((), action.shape) and name != clock))
+
+
 @runtime_checkable
 class Drawable(Protocol):
     """A device env that can draw itself."""

@@ -240,7 +240,8 @@ class HostEnvs:
         except (TypeError, ValueError):
             raise SpecError(f"env.info: '{key}' is not a number") from None
         values = np.where(source.get(f"_{key}", True), values, np.nan)  # Gymnasium fills what is missing with zeros
-        if ended.any() and np.isnan(values[ended]).any():
+        is_complete = key in source and f"_{key}" not in source and not hasattr(self.env, "last_info_keys")
+        if ended.any() and not is_complete and np.isnan(values[ended]).any():
             given = sorted(name for name in source if not name.startswith("_"))
             known = getattr(self.env, "last_info_keys", given)
             raise SpecError(f"env.info: the env gave no '{key}' at the end of an episode; it gave {known}")

@@ -16,7 +16,7 @@ from hotloop.envs.host_spaces import HostSpaces, spaces_of
 from hotloop.envs.misfits import refuse_misfit
 from hotloop.envs.parallel_game import Game, Turn
 from hotloop.envs.parallel_making import Make
-from hotloop.envs.serial import FAILURES_IN_A_ROW, keeps_failing, seed_of_rebuilt
+from hotloop.envs.serial import FAILURES_IN_A_ROW, keeps_failing, raised_by, seed_of_rebuilt
 from hotloop.envs.team import TeamArrays, TeamSpaces, TeamStep
 from hotloop.errors import EnvFailed, NotFinite, SpecError, said
 from hotloop.experience import VectorStep
@@ -120,7 +120,7 @@ class ParallelTeam:
     def _rebuild(self, i: int, error: Exception) -> None:
         self.failures += 1
         self._in_a_row[i] += 1
-        self.last_failure = f"{type(error).__name__}: {error}"
+        self.last_failure = raised_by(error)
         if self._in_a_row[i] >= FAILURES_IN_A_ROW:
             raise keeps_failing(i, error) from error
         with contextlib.suppress(Exception):  # it is broken already

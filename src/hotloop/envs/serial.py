@@ -4,6 +4,7 @@ One after the other, or by threads: an emulator that works outside of Python's l
 """
 
 import contextlib
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -108,7 +109,7 @@ class SerialEnvs:
     def _rebuild(self, i: int, error: Exception) -> None:
         self.failures += 1
         self._in_a_row[i] += 1
-        self.last_failure = f"{type(error).__name__}: {error}"
+        self.last_failure = raised_by(error)
         if self._in_a_row[i] >= FAILURES_IN_A_ROW:
             raise keeps_failing(i, error) from error
         with contextlib.suppress(Exception):  # it is broken already
@@ -120,6 +121,12 @@ class SerialEnvs:
             self._masks[i] = _mask(info)
         except Exception as again:
             self._rebuild(i, again)
+
+
+def raised_by(error: Exception) -> str:
+    """What an env raised, and where in its code."""
+    said, frames = f"{type(error).__name__}: {error}", traceback.extract_tb(error.__traceback__)
+    return f"{said} ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else said
 
 
 def keeps_failing(i: int, error: Exception) -> EnvFailed:

@@ -101,7 +101,7 @@ class Actor:
                 int(ended.sum()),
                 float(self.running.returns[ended].sum()),
                 float(self.running.lengths[ended].sum()),
-                {key: float(values[ended].sum()) for key, values in step.info.items()},
+                {key: float(np.nansum(values[ended])) for key, values in step.info.items()},
             )
         self.running.begin_anew(ended | step.failed)  # an episode that failed is not counted
         return finished

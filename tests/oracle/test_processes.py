@@ -7,7 +7,7 @@ from functools import partial
 import gymnasium as gym
 import numpy as np
 import pytest
-from actor_envs import CountingBy, Masked, OneStep, OnlyHere, Pictures
+from actor_envs import CountingBy, Masked, OneStep, OnlyHere, Pictures, Slow
 from process_sessions import SMALL, assert_real, begun, spec_of
 
 import hotloop
@@ -364,3 +364,10 @@ def test_a_run_in_processes_is_profiled(tmp_path):
     run = hotloop.profile(spec, out=tmp_path / "run", **{"stop.steps": 2000})
     stages = {row["stage"] for row in run.profile["stages"]}
     assert {"insert", "sample", "update", "wait"} <= stages
+
+
+def test_a_profile_of_slow_envs_says_that_the_actors_hold_the_run_back(tmp_path):
+    spec = {**SMALL, "pipeline": "processes", "actors": {"count": 1, "steps_per_parcel": 4}, "log": {"every": 40}}
+    run = hotloop.profile(spec, env=Slow, out=tmp_path / "run", **{"stop.steps": 400})
+    assert run.profile["says"][0].startswith("actors spend their time on: env ")
+    assert "the actors are what holds this run back" in run.profile["says"][0]

@@ -2,6 +2,7 @@
 
 import json
 from itertools import pairwise
+from statistics import fmean
 
 from hotloop.assembly import PipelineChoice
 from hotloop.errors import SpecError
@@ -33,6 +34,7 @@ ADVICE = {
     "log": "saving and logging are what hold this run back: raise log.checkpoint_every or log.every",
 }
 LEARNER = ("redraw", "transfer", "update")
+ACTORS_WORKS = ("env", "act", "hand_over", "wait")
 
 
 def profile_host_run(
@@ -88,8 +90,19 @@ def build(spec: Spec, pipeline: PipelineChoice, rows: list[Figures], result: Fig
         "course": course_of(rows, spec),
         "says": [],
     }
-    report["says"] = [*_what_costs(spec, report, is_concurrent), *what_changed(report["course"])]
+    says = _who_waits([b for _, b in pairs], report) if record.in_processes else []
+    report["says"] = [*(says or _what_costs(spec, report, is_concurrent)), *what_changed(report["course"])]
     return report
+
+
+def _who_waits(lines: list[Figures], report: HostProfile) -> list[str]:
+    """Actors that never wait for a learner that does: then they hold it back, whatever its costliest stage is."""
+    spent = {work: fmean(number(line, f"actors_{work}_share") for line in lines) for work in ACTORS_WORKS}
+    waits = next(row["share"] for row in report["stages"] if row["stage"] == "wait")
+    if waits <= spent["wait"]:
+        return []
+    shares = ", ".join(f"{work.replace('_', ' ')} {share:.0%}" for work, share in spent.items())
+    return [f"actors spend their time on: {shares}; the learner waits {waits:.0%} of its own; {ADVICE['wait']}"]
 
 
 def _what_costs(spec: Spec, report: HostProfile, is_concurrent: bool) -> list[str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypedDict, cast
 
 import numpy as np
 
-from hotloop.engines.protocol import Choice, Engine, Weights
+from hotloop.engines.protocol import Engine, Weights
 from hotloop.envs.gym_types import Make
 from hotloop.envs.host_spaces import HostSpaces
 from hotloop.envs.team import TeamSpaces, agents_of_learners
@@ -17,8 +17,9 @@ from hotloop.evaluate import Episodes, Tell
 from hotloop.members import Members, seeds
 from hotloop.pipelines.actor_parcels import room_of
 from hotloop.pipelines.crews import Brought, Seats, crew_of
-from hotloop.pipelines.learning_run import EPISODES_LOST, STAGES, LearningRun
-from hotloop.pipelines.process_run import ProcessRun, of_no_actor
+from hotloop.pipelines.learning_run import EPISODES_LOST, STAGES
+from hotloop.pipelines.parcel_learner import ParcelLearner, of_no_actor
+from hotloop.pipelines.process_run import ProcessRun
 from hotloop.pipelines.processes import (
     actors_of,
     exchange_form,
@@ -34,7 +35,7 @@ from hotloop.pipelines.team_names import TEAM, learner_name
 from hotloop.pipelines.team_run import TeamRun
 from hotloop.plain import Figures
 from hotloop.replay.host import HostReplay
-from hotloop.replay.parcels import Account, TeamParcel, account_form, finished_in
+from hotloop.replay.parcels import Account, TeamParcel, account_form
 from hotloop.runs.state import from_arrays, to_arrays
 from hotloop.spans import Spans
 from hotloop.spec import Spec
@@ -99,17 +100,13 @@ class ProcessTeamPipeline:
                 all_of_them.callback(session.close)
 
 
-class Pupil(LearningRun):
+class Pupil(ParcelLearner):
     """One learner of a team whose actors are elsewhere."""
 
     def __init__(self, spec: Spec, taught: Taught, seed: int, spans: Spans, supply: Supply) -> None:
-        super().__init__(spec, taught.engine, taught.replay, taught.engine.update, seeds([seed]), spans)
-        self._taught, self._supply = taught, supply
-        self._explorer = self.acting(taught.rows)
-
-    def compile(self) -> Choice | None:
-        """Act and learn once, so that all is compiled before the clock runs."""
-        return self.compile_for(self._explorer, self._taught.spaces.observations.shapes, self._taught.rows)
+        engine, obs = taught.engine, taught.spaces.observations.shapes
+        super().__init__(spec, engine, taught.replay, engine.update, seeds([seed]), spans, obs, taught.rows)
+        self.supply = supply
 
     def run_block(self) -> bool:
         """The gradient steps that are due."""
@@ -119,20 +116,6 @@ class Pupil(LearningRun):
     def act_with(self, weights: Weights) -> None:
         """Nothing: those of all learners are published together."""
 
-    def play_with_learner(self) -> None:
-        """Evaluations play with the present weights."""
-        self.policy = self._freeze(self.engine.weights(self.learner.state))
-
-    @property
-    def failures(self) -> int:
-        """Times an env raised and was built anew."""
-        return self.failed_before + self._supply.failures
-
-    @property
-    def last_failure(self) -> str:
-        """What the env that last had to be built anew had raised."""
-        return self._supply.last_failure
-
 
 class SavedTeam(TypedDict):
     """What a checkpoint holds beside the learners."""
@@ -141,6 +124,7 @@ class SavedTeam(TypedDict):
     blocks: np.ndarray
     waiting: np.ndarray
     transitions_waiting: np.ndarray
+    inserted: np.ndarray
 
 
 class ProcessTeam(TeamRun[Pupil]):
@@ -202,11 +186,8 @@ class ProcessTeam(TeamRun[Pupil]):
         """Put each learner's part of a parcel into its replay."""
         team = cast(TeamParcel[np.ndarray], parcel)
         for index, (run, packed) in enumerate(zip(self.runs, team.each, strict=True)):
-            run.learner.replay.take_in(packed)
-            self.supply.note_first_errors(packed)
+            run.take_in(packed)
             self._waiting[index] += int(packed.account.env_steps)
-            if (finished := finished_in(packed.account)) is not None:
-                run.add_finished(finished)
         self.episodes += int(team.account.episodes)
         return team.account
 
@@ -252,6 +233,7 @@ class ProcessTeam(TeamRun[Pupil]):
             "blocks": np.asarray(self.blocks),
             "waiting": np.asarray(self.supply.waiting, np.int64),
             "transitions_waiting": self._waiting,
+            "inserted": np.array([run.inserted for run in self.runs], np.int64),
         }
 
     def restore(self, arrays: dict[str, np.ndarray]) -> list[str]:
@@ -265,8 +247,9 @@ class ProcessTeam(TeamRun[Pupil]):
         saved: SavedTeam = from_arrays({TEAM: self._saved()}, of_team)[TEAM]
         self.episodes, self.blocks = int(saved["episodes"]), int(saved["blocks"])
         each = [run.restore_learner(part, of_no_actor()) for run, part in zip(self.runs, parts, strict=True)]
-        for run in self.runs:
+        for run, inserted in zip(self.runs, saved["inserted"], strict=True):
             run.count_skipped()
+            run.inserted = int(inserted)
         self.supply.begin()
         lost = [EPISODES_LOST]
         if all(restored.has_replay for restored in each):

@@ -64,11 +64,15 @@ def parcel_of(spec: Spec, spaces: HostSpaces, replay: HostReplay, num_envs: int)
     num_actions, steps = spaces.actions.size if spec.env.action_mask else None, steps_per_parcel(spec)
     begin = steps_that_begin(spec)
     form = form_of(spec.replay, spaces.observations.shapes, num_envs, steps, num_actions, spec.env.info, begin)
-    store = replay.store
+    store, too_many = replay.store, None
     if isinstance(store, Frames) and (most := leaves(form.frames)[0].shape[0]) > store.capacity:
+        too_many = f", with room for {store.capacity} frames, but a parcel of {num_envs} env(s) x {steps} steps may "
+        too_many += f"bring {most}"
+    elif (most := form.error.shape[0]) > spec.replay.capacity:
+        too_many = f", but a parcel of {num_envs} env(s) x {steps} steps may bring {most} transitions"
+    if too_many is not None:
         raise SpecError(
-            f"replay.capacity is {spec.replay.capacity}, with room for {store.capacity} frames, but a parcel of "
-            f"{num_envs} env(s) x {steps} steps may bring {most}; raise replay.capacity, use more actors, or lower "
+            f"replay.capacity is {spec.replay.capacity}{too_many}; raise replay.capacity, use more actors, or lower "
             "actors.steps_per_parcel"
         )
     return form

@@ -137,7 +137,8 @@ class Supply:
 
     def go_on(self) -> None:
         """A block is learned from: let actors go on."""
-        if time.monotonic() - self._published_at > LONGEST_UNPUBLISHED:  # before it learns: actors explore by env steps
+        # Before it learns as well: actors explore by env steps, and in_step what they know of these depends on no clock.
+        if self._in_step or time.monotonic() - self._published_at > LONGEST_UNPUBLISHED:
             self._publish()
         self._allow()
 
@@ -185,10 +186,10 @@ class Supply:
     # -- weights ----------------------------------------------------------------------------------------
 
     def renew_weights(self) -> None:
-        """There are new weights: publish them, or if others were just now, before the learner waits. Actors take them
-        for the next parcel."""
+        """There are new weights: publish them, or if others were just now, before the learner waits; in_step with the
+        block. Actors take them for the next parcel."""
         self._is_published = False
-        if self._in_step or time.monotonic() - self._published_at >= PUBLISH_SECONDS:
+        if not self._in_step and time.monotonic() - self._published_at >= PUBLISH_SECONDS:
             self._publish()
 
     def _publish(self) -> None:

@@ -22,7 +22,8 @@ from hotloop.replay.plan import readable
 from hotloop.runs.folder import RunFolder
 
 SECONDS = 2.0
-CALL_SECONDS = 0.2
+CALL_SECONDS, MOST_BLOCKS = 0.2, 1 << 16
+"""Of a call, between which there is a look at the clock."""
 MOST_EVENTS = 400_000
 """Of all actors: a trace that would have more is shorter."""
 FILE = "processes.json.gz"
@@ -67,16 +68,16 @@ def trace_processes(
 
 
 def record(session: InProcesses, seconds: float) -> Timeline:
-    """Go on for so long, and write down what everyone does."""
-    session.forget_episodes()
+    """Go on for so long, or until a stop rule lets nothing more happen, and write down what everyone does."""
     with session.supply.recorded() as timeline:
         blocks, now = 1, time.monotonic()
-        until = now + seconds
-        while now < until and timeline.size < MOST_EVENTS:
-            began = now
+        until, before = now + seconds, -1
+        while now < until and timeline.size < MOST_EVENTS and session.env_steps != before:
+            began, before = now, session.env_steps
+            session.forget_episodes()  # of which so many would end it
             session.advance(blocks)  # of which each call takes a while by itself
             now = time.monotonic()
-            blocks = max(1, int(blocks * min(2.0, CALL_SECONDS / (now - began))))
+            blocks = min(MOST_BLOCKS, max(1, int(blocks * min(2.0, CALL_SECONDS / max(1e-9, now - began)))))
     return timeline
 
 

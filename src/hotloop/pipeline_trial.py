@@ -8,6 +8,8 @@
 | how much could it bring at most? | a trial in this process | it stays, and says so |
 | how much does it bring? | a trial with the actors | it stays, and says so |
 
+So it does when trials have taken all the time that they may (`MOST_SHARE`): a network may take long to compile.
+
 What is tried are envs and weights of their own, which are closed and forgotten: a run that stays is, to the bit, the
 one that it would be if nothing had been measured.
 """
@@ -15,8 +17,8 @@ one that it would be if nothing had been measured.
 import contextlib
 import gc
 import math
-import os
 import random
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,12 +26,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hotloop.assembly import Assembly, Own, PipelineChoice
+from hotloop.cores import usable_cores
 from hotloop.errors import SpecError, said
 from hotloop.progress import Reporter
 from hotloop.spec import Spec
 from hotloop.spec.reading import load_spec
 from hotloop.spec.sections import Actors
-from hotloop.trial import Trial, trial
+from hotloop.trial import TookTooLong, Trial, trial
 
 if TYPE_CHECKING:
     from hotloop.envs.host import HostEnvs
@@ -72,7 +75,7 @@ def obstacle(assembly: Assembly, spec: Spec) -> str | None:
         return f"processes do not go with {'turns' if spec.turns else 'replay.hindsight'}"
     if spec.devices > 1:
         return f"learning on {spec.devices} devices has processes of its own"
-    if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2:
+    if sys.platform != "linux" or usable_cores() < 2:
         return "processes need Linux, and two cores"
     return f"the run has fewer than {FEWEST_STEPS:,} env steps" if spec.stop.steps < FEWEST_STEPS else None
 
@@ -121,10 +124,15 @@ class Look(NamedTuple):
         """Why trials are not worth their time with such an env; None where they may be."""
         if self.of_step < SHORTEST_STEP:
             return f"a step of the env takes {self.of_step * 1e6:.0f} µs"
-        in_all, trials = spec.stop.steps * self.of_step, self._seconds_of_trials(spec)
-        if trials > MOST_SHARE * in_all:
+        trials = self._seconds_of_trials(spec)
+        if trials > self.most_seconds(spec):
+            in_all = spec.stop.steps * self.of_step
             return f"its env steps take {in_all:.0f} s in all, and trials would take {trials:.0f} s"
         return None
+
+    def most_seconds(self, spec: Spec) -> float:
+        """What trials may take."""
+        return MOST_SHARE * spec.stop.steps * self.of_step
 
     def _seconds_of_trials(self, spec: Spec) -> float:
         """Of both: until it learns, a few blocks, and as long as they measure."""
@@ -170,22 +178,24 @@ def _compared(here: str, spec: Spec, own: Own, look: Look) -> PipelineChoice:
     """Both pipelines, one after the other; the second one only where it can be worth it."""
     from hotloop.pipelines.processes import actors_of  # which only some platforms can import
 
-    count = actors_of(spec)
-    actors = f"{count} actor{'' if count == 1 else 's'}"
+    count, most = actors_of(spec), look.most_seconds(spec)
+    actors, until = f"{count} actor{'' if count == 1 else 's'}", time.monotonic() + most
+    dropped = "; the run's spec says nothing of actors any more" if spec.describes_actors else ""
     try:
-        found = _tried(spec, own, {"pipeline": here, "actors": {}})
+        found = _tried(spec, own, {"pipeline": here, "actors": {}}, until)
         speed, at_best = found.env_steps_per_s, gain_at_best(found, count)
-        if at_best < WORTH_TRYING:
-            why = f"measured: {speed:,.0f} env steps/s, {ELSEWHERE} with {actors} would bring {at_best:.2f}x at best"
-            return PipelineChoice(here, why, is_measured=True)
-        there = _tried(spec, own, _in_short_parcels(spec, look)).env_steps_per_s
+        why = f"measured: {speed:,.0f} env steps/s, {ELSEWHERE} with {actors} would bring {at_best:.2f}x at best"
+        if at_best >= WORTH_TRYING:
+            there = _tried(spec, own, _in_short_parcels(spec, look), until).env_steps_per_s
+            if there >= WORTH_TAKING * speed:
+                why = f"measured: {there:,.0f} env steps/s with {actors} against {speed:,.0f} of {here}"
+                return PipelineChoice(ELSEWHERE, why, is_measured=True)
+            why = f"measured: {speed:,.0f} env steps/s, {ELSEWHERE} with {actors} {there:,.0f}, {there / speed:.2f}x"
+    except TookTooLong:
+        why = f"{ELSEWHERE} could not be measured within {most:.0f} s"
     except Exception as error:  # of the user's env, or of an actor: the run goes on without them
-        return PipelineChoice(here, f"{ELSEWHERE} could not be measured: {_in_a_line(error)}", is_measured=True)
-    if there < WORTH_TAKING * speed:
-        why = f"measured: {speed:,.0f} env steps/s, {ELSEWHERE} with {actors} {there:,.0f}, {there / speed:.2f}x"
-        return PipelineChoice(here, why, is_measured=True)
-    why = f"measured: {there:,.0f} env steps/s with {actors} against {speed:,.0f} of {here}"
-    return PipelineChoice(ELSEWHERE, why, is_measured=True)
+        why = f"{ELSEWHERE} could not be measured: {_in_a_line(error)}"
+    return PipelineChoice(here, f"{why}{dropped}", is_measured=True)
 
 
 def gain_at_best(found: Trial, actors: int) -> float:
@@ -195,12 +205,13 @@ def gain_at_best(found: Trial, actors: int) -> float:
     return found.seconds / max(acting / actors, learning, 1e-9)
 
 
-def _tried(spec: Spec, own: Own, changes: Mapping[str, object]) -> Trial:
-    """A trial that learns early, and that no rule ends; nothing of it is left."""
+def _tried(spec: Spec, own: Own, changes: Mapping[str, object], until: float) -> Trial:
+    """A trial that learns early, that no rule ends and no compiler holds up; nothing of it is left."""
     endless = {"stop.episodes": None, "stop.return_at_least": None, "evaluation.every": 0}
-    short = load_spec(spec, {**endless, "replay.start": _steps_to_learn(spec), **changes})
+    eager = {"torch.mode": "eager"} if spec.engine == "torch" and spec.torch.mode == "auto" else {}
+    short = load_spec(spec, {**endless, **eager, "replay.start": _steps_to_learn(spec), **changes})
     try:
-        return trial(short, replace={"log": False}, seconds=SECONDS, own=own)
+        return trial(short, replace={"log": False}, seconds=SECONDS, own=own, begins_by=until)
     finally:
         gc.collect()  # replay and weights, which may take most of the memory
 

@@ -154,6 +154,31 @@ def test_a_trial_that_fails_costs_the_run_nothing(short, how, words):
     assert left_open() == before
 
 
+def test_trials_that_take_longer_than_they_may_are_given_up(short, slow_env, monkeypatch):
+    before = left_open()
+    monkeypatch.setattr(pipeline_trial, "MOST_SHARE", 1e-9)
+    monkeypatch.setattr(Look, "obstacle", lambda *_: None)
+    run, told = trained(Sleeping, **{**TWO, "stop.steps": 100})
+    assert told.pipeline == "pipeline: sync (processes could not be measured within 0 s"
+    assert any("the run's spec says nothing of actors any more" in line for line in told.lines)
+    assert not run.kept.spec.describes_actors
+    assert left_open() == before
+
+
+def test_trials_wait_for_no_compiler(short, slow_env, monkeypatch):
+    tried = []
+
+    def noted(spec, **_):
+        tried.append(spec)
+        raise RuntimeError("not now")
+
+    monkeypatch.setattr(pipeline_trial, "trial", noted)
+    spec = load_spec(parse_spec(AUTO), {"engine": "torch", "stop.steps": 3000, **TWO})
+    with Assembly(spec, Own(env=Sleeping)) as assembly:
+        pipeline_trial.choose(assembly, spec, Own(env=Sleeping), Told())
+    assert [one.torch.mode for one in tried] == ["eager"]
+
+
 @pytest.mark.heavy
 def test_a_run_that_was_measured_is_profiled(short, tmp_path):
     run = hotloop.profile(AUTO, env=Sleeping, out=tmp_path / "run", **TWO)

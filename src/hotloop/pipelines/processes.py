@@ -14,12 +14,12 @@ Here are shapes and sizes; what runs is in `process_run.py`.
 """
 
 import contextlib
-import os
 from collections.abc import Mapping
 from typing import cast
 
 import numpy as np
 
+from hotloop.cores import usable_cores
 from hotloop.engines.protocol import Engine
 from hotloop.envs.gym_types import Make
 from hotloop.envs.host_spaces import HostSpaces
@@ -43,7 +43,7 @@ from hotloop.trees import ArraySpec, Specs, leaves
 
 def actors_of(spec: Spec) -> int:
     """How many actors step the envs of a spec."""
-    wanted = spec.actors.count or max(1, (os.cpu_count() or 1) - 1)
+    wanted = spec.actors.count or max(1, usable_cores() - 1)
     if spec.actors.count is not None and wanted > spec.env.num_envs:
         raise SpecError(
             f"actors.count is {wanted}, but there are {spec.env.num_envs} env(s) to share out; use at most as many, or "

@@ -147,6 +147,8 @@ class OnlyHere(Counting):
             raise FileNotFoundError("no such level: 7-4")
         if os.getpid() != pid and how == "exit":
             os._exit(9)
+        if os.getpid() != pid and how == "hang":
+            time.sleep(3600)
 
 
 class Slow(Counting):

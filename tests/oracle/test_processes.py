@@ -335,6 +335,20 @@ def test_a_run_resumes_with_all_it_had_and_says_what_is_new(tmp_path):
     assert (again.pipeline, again.actors.count) == ("processes", 2)
 
 
+def test_actors_that_cannot_begin_again_are_not_the_checkpoints_fault(tmp_path, monkeypatch):
+    spec = {**SMALL, "pipeline": "processes", "actors": {"count": 1, "here": True}}
+    run = hotloop.train(spec, out=tmp_path / "run", **{"stop.steps": 100})
+    refusal = SpecError("file descriptors: 3 are left, 16 are needed")
+
+    def refused(_):
+        raise refusal
+
+    monkeypatch.setattr(supply.Supply, "begin", refused)
+    with pytest.raises(SpecError) as failed:
+        hotloop.resume(run.path, steps=200)
+    assert failed.value is refusal
+
+
 def test_a_checkpoint_of_one_actor_goes_on_with_three():
     with begun({"pipeline": "processes", "actors.count": 1}) as session:
         session.advance(BLOCKS)

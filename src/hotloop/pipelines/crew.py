@@ -106,7 +106,13 @@ class Crew:
 
     def start(self) -> None:
         """Start all processes."""
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise ActorsFailed(
+                f"the thread that watches over the actors could not be started ({error}); end other processes or "
+                "threads, or have more of them allowed (ulimit -u, pids.max of the control group)"
+            ) from error
 
     def work(self) -> None:
         """Nothing: processes work by themselves."""

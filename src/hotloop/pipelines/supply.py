@@ -71,7 +71,8 @@ class Supply:
         self._untold: list[Loss] = []
 
     def begin(self) -> None:
-        """Start the actors and wait until each has begun; those that there were are stopped."""
+        """Start the actors and wait until each has begun, or a signal asks for the end; those that there were are
+        stopped."""
         self.close()
         with contextlib.ExitStack() as undone:
             self._exchange = Exchange(self.form)
@@ -86,7 +87,7 @@ class Supply:
             undone.callback(self.close)
             self.crew.start()
             self._figures = ActorFigures(self.spec, self.form.slots, self._end.statuses())
-            while not self.crew.are_ready():
+            while not self.crew.are_ready() and not end_is_wanted():  # whoever drives the run sees to that
                 self.crew.raise_if_lost()
                 time.sleep(START_SECONDS)
             self._allow()

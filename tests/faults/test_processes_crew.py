@@ -17,7 +17,7 @@ from actor_envs import Counting, OnlyHere, Pictures
 from process_sessions import begun
 
 from hotloop.errors import ActorsFailed
-from hotloop.interrupts import Interrupts
+from hotloop.interrupts import Interrupts, end_is_wanted
 from hotloop.pipelines import collector, first_errors
 from hotloop.pipelines.crew import Crew
 from hotloop.transport.exchange import Exchange
@@ -93,6 +93,15 @@ def test_who_asks_for_the_end_while_actors_start_does_not_wait_for_them():
             session.advance(5)
             assert session.read().env_steps == 0
     assert time.monotonic() - began < 25, "and not for as long as an actor may take to start"
+
+
+def test_a_run_within_another_leaves_that_ones_signals_to_it():
+    with Interrupts() as outer:
+        with Interrupts() as inner, inner:
+            outer.seen = "stopped by SIGINT"
+            assert not end_is_wanted(), "the inner one"
+        assert end_is_wanted()
+    assert Interrupts.going_on is None
 
 
 @pytest.mark.parametrize("is_picture", [True, False], ids=["pictures", "numbers"])

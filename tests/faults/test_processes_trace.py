@@ -129,6 +129,20 @@ def test_pieces_for_an_engines_profiler_grow_no_more_where_a_stop_rule_keeps_the
         assert draft.is_dir()
 
 
+def test_what_a_profiler_saw_and_no_stage_can_place_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(process_trace, "SECONDS", 0.1)
+    said, alone = [], tmp_path / "jax.json.gz"
+    with gzip.open(alone, "wt") as file:
+        json.dump({"traceEvents": [{"ph": "X", "name": "dot", "pid": 1, "ts": 5.0, "dur": 1.0}]}, file)
+    reporter = SimpleNamespace(busy=lambda _: contextlib.nullcontext(), say=said.append, warn=said.append)
+    with begun({**TWO, "actors.here": True}, Counting) as session:
+        session.advance(20)
+        profiled = process_trace.Profiled("jax", alone, record(session, 0.1))
+        process_trace.trace_processes(session, profiled, SimpleNamespace(path=tmp_path), {}, reporter)
+    [line] = said
+    assert "missing in it: what the profiler of engine jax saw: no stage tells when that was" in line
+
+
 def test_rings_and_weights_can_be_followed(tmp_path):
     with begun(TWO, Counting) as session:
         session.advance(40)

@@ -43,7 +43,7 @@ def trace_processes(
     session: InProcesses, profiled: Profiled | None, folder: RunFolder, result: Figures, reporter: Reporter
 ) -> Path | None:
     """Leave `trace/processes.json.gz` in the run's folder; returns it, or None: then it has said why."""
-    path = folder.path / "trace" / FILE
+    path, missing = folder.path / "trace" / FILE, list[str]()
     try:
         with reporter.busy("tracing learner and actors"):
             timeline = record(session, SECONDS)
@@ -51,7 +51,10 @@ def trace_processes(
             if profiled is None:
                 write([timeline], path)
             else:
-                write([profiled.timeline, timeline], path, _rows_of_engine(profiled))
+                rows = _rows_of_engine(profiled)
+                if not rows:
+                    missing.append(f"what the profiler of engine {profiled.engine} saw: no stage tells when that was")
+                write([profiled.timeline, timeline], path, rows)
     except OSError as error:
         result["disk_error"] = said = f"the trace of learner and actors could not be written: {error}"
         reporter.warn(said)
@@ -61,9 +64,10 @@ def trace_processes(
         reporter.warn(f"no trace of learner and actors: {type(error).__name__}: {first_line}")
         return None
     seconds, lost = (timeline.ended_ns - timeline.began_ns) / 1e9, timeline.lost
-    missing = f"; {lost:,} events of actors found no room and are missing" if lost else ""
-    size = readable(path.stat().st_size)
-    reporter.say(f"traced {seconds:.1f} s more of {len(timeline.tracks)} processes: {size} in {path}{missing}")
+    if lost:
+        missing.append(f"{lost:,} events of actors, which found no room")
+    size, lacks = readable(path.stat().st_size), f"; missing in it: {'; '.join(missing)}" if missing else ""
+    reporter.say(f"traced {seconds:.1f} s more of {len(timeline.tracks)} processes: {size} in {path}{lacks}")
     return path
 
 

@@ -79,9 +79,9 @@ def test_a_thread_that_cannot_be_started_is_one_line_and_leaves_nothing_behind(m
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    with pytest.raises(ActorsFailed, match=r"watches over the actors could not be started \(can't .*; end other"):
-        with begun(TWO, Counting):
-            pass
+    refusal = r"watches over the actors could not be started \(can't .*; end other"
+    with pytest.raises(ActorsFailed, match=refusal), begun(TWO, Counting):
+        pass
     assert _open_files() == before
 
 

@@ -1,4 +1,4 @@
-"""A learner whose experience comes in parcels: that of a run (`process_run.py`), or one of a team (`process_team.py`)."""
+"""A learner whose experience comes in parcels: of a run (`process_run.py`), or one of a team (`process_team.py`)."""
 
 import numpy as np
 

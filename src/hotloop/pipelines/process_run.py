@@ -11,11 +11,11 @@ from hotloop.engines.protocol import Engine, Weights
 from hotloop.evaluate import Episodes, Tell
 from hotloop.members import Members
 from hotloop.pipelines.actor_parcels import room_of
-from hotloop.pipelines.crews import Brought, Seats, crew_of
+from hotloop.pipelines.crews import AnyCrew, Brought, Seats, crew_of
 from hotloop.pipelines.learner import Update
 from hotloop.pipelines.learning_run import EPISODES_LOST, STAGES
 from hotloop.pipelines.parcel_learner import ParcelLearner, of_no_actor
-from hotloop.pipelines.supply import AnyCrew, Supply
+from hotloop.pipelines.supply import Supply
 from hotloop.pipelines.sync import learn_if_due
 from hotloop.plain import Figures
 from hotloop.replay.host import HostReplay
@@ -25,7 +25,6 @@ from hotloop.spans import Spans
 from hotloop.spec import Spec
 from hotloop.transport.exchange import Exchange
 from hotloop.transport.form import Form
-from hotloop.transport.protocol import ActorStatus
 from hotloop.trees import Arrays, Specs
 
 
@@ -99,10 +98,6 @@ class ProcessRun(ParcelLearner):
     def notices(self) -> list[str]:
         """Envs that raised, and actors that were replaced."""
         return [*super().notices(), *self.supply.notices()]
-
-    def statuses(self) -> list[ActorStatus]:
-        """What is known of each actor."""
-        return self.supply.statuses()
 
     def own_figures(self) -> Figures:
         """Beside the usual what the actors did since this was last asked."""

@@ -3,7 +3,6 @@
 As `process_run.py`, but that a parcel has a part for each learner, and that weights of all are published together.
 """
 
-import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple, TypedDict, cast
 
@@ -16,20 +15,19 @@ from hotloop.envs.team import TeamSpaces, agents_of_learners
 from hotloop.evaluate import Episodes, Tell
 from hotloop.members import Members, seeds
 from hotloop.pipelines.actor_parcels import room_of
-from hotloop.pipelines.crews import Brought, Seats, crew_of
+from hotloop.pipelines.crews import AnyCrew, Brought, Seats, crew_of
 from hotloop.pipelines.learning_run import EPISODES_LOST, STAGES
 from hotloop.pipelines.parcel_learner import ParcelLearner, of_no_actor
-from hotloop.pipelines.process_run import ProcessRun
 from hotloop.pipelines.processes import (
+    ActorsPipeline,
     actors_of,
     exchange_form,
     parcel_of,
-    plan_of,
     refuse_what_cannot_be,
     replay_of,
     weights_of,
 )
-from hotloop.pipelines.supply import AnyCrew, Supply
+from hotloop.pipelines.supply import Supply
 from hotloop.pipelines.sync import learn_if_due
 from hotloop.pipelines.team_names import TEAM, learner_name
 from hotloop.pipelines.team_run import TeamRun
@@ -40,7 +38,6 @@ from hotloop.runs.state import from_arrays, to_arrays
 from hotloop.spans import Spans
 from hotloop.spec import Spec
 from hotloop.transport.exchange import Exchange
-from hotloop.transport.protocol import ActorStatus
 from hotloop.trees import Arrays, ArraySpec, Specs
 
 
@@ -54,7 +51,7 @@ class Taught(NamedTuple):
     """Observations that an actor acts on at a time, at most."""
 
 
-class ProcessTeamPipeline:
+class ProcessTeamPipeline(ActorsPipeline):
     """Shapes and sizes; processes are started by a session."""
 
     def __init__(
@@ -62,7 +59,7 @@ class ProcessTeamPipeline:
     ) -> None:
         """`make` and `network` are what the user brought along, if anything."""
         refuse_what_cannot_be(spec)
-        self.spec, self.spaces, self._brought = spec, spaces, Brought(make, network)
+        self.spaces = spaces
         room, self.learners, parcels = room_of(spec, actors_of(spec)), list[Taught](), []
         weights: dict[str, ArraySpec] = {}
         for index, (agents, engine) in enumerate(zip(agents_of_learners(spaces, spec), engines, strict=True)):
@@ -71,8 +68,8 @@ class ProcessTeamPipeline:
             parcels.append(parcel_of(spec, of_agents, replay, rows))
             weights |= {f"{learner_name(index)}/{name}": form for name, form in weights_of(engine).items()}
             self.learners.append(Taught(engine, replay, of_agents, rows))
-        self.form = exchange_form(spec, cast(Specs, TeamParcel(account_form(), tuple(parcels))), weights)
-        self._sessions: list[ProcessTeam] = []
+        form = exchange_form(spec, cast(Specs, TeamParcel(account_form(), tuple(parcels))), weights)
+        super().__init__(spec, form, Brought(make, network))
 
     @property
     def replay(self) -> HostReplay:
@@ -83,21 +80,11 @@ class ProcessTeamPipeline:
         """Memory of that one."""
         return self.replay.num_bytes()
 
-    def plan(self) -> Figures:
-        """What the actors will be and take: numbers by name."""
-        return plan_of(self.spec, self.form)
-
     def session(self, members: Members) -> "ProcessTeam":
         """Its state, for the host loop to drive."""
-        made = ProcessTeam(self, members, self._brought)
-        self._sessions.append(made)
+        made = ProcessTeam(self, members, self.brought)
+        self.supplies.append(made.supply)
         return made
-
-    def close(self) -> None:
-        """Stop the actors of every session, whatever has become of it."""
-        with contextlib.ExitStack() as all_of_them:
-            for session in self._sessions:
-                all_of_them.callback(session.close)
 
 
 class Pupil(ParcelLearner):
@@ -203,10 +190,6 @@ class ProcessTeam(TeamRun[Pupil]):
         """Envs that raised, and actors that were replaced."""
         return [*super().notices(), *self.supply.notices()]
 
-    def statuses(self) -> list[ActorStatus]:
-        """What is known of each actor."""
-        return self.supply.statuses()
-
     def own_figures(self) -> Figures:
         """Beside the usual what the actors did since this was last asked."""
         ratio = float(np.mean([run.samples_per_insert() for run in self.runs]))
@@ -259,7 +242,3 @@ class ProcessTeam(TeamRun[Pupil]):
         for run, restored in zip(self.runs, each, strict=True):
             run.totals = restored.totals
         return list(dict.fromkeys(lost))
-
-
-InProcesses = ProcessRun | ProcessTeam
-"""A session whose actors are elsewhere."""

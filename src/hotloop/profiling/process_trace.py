@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from hotloop.pipelines.process_team import InProcesses
+from hotloop.pipelines.supply import InProcesses
 from hotloop.pipelines.timeline import Mark, Timeline, Track
 from hotloop.plain import Figures
 from hotloop.profiling.merging import moved, rows_of
@@ -76,8 +76,8 @@ def record(session: InProcesses, seconds: float) -> Timeline:
     with session.supply.recorded() as timeline:
         blocks, now = 1, time.monotonic()
         until, before = now + seconds, -1
-        while now < until and timeline.size < MOST_EVENTS and session.env_steps != before:
-            began, before = now, session.env_steps
+        while now < until and timeline.size < MOST_EVENTS and (env_steps := session.read().env_steps) != before:
+            began, before = now, env_steps
             session.forget_episodes()  # of which so many would end it
             session.advance(blocks)  # of which each call takes a while by itself
             now = time.monotonic()

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from hotloop import registry
 from hotloop.engines.tracing import Trace
-from hotloop.pipelines.process_team import InProcesses
 from hotloop.pipelines.session import Session
+from hotloop.pipelines.supply import InProcesses
 from hotloop.pipelines.timeline import Timeline
 from hotloop.plain import Figures
 from hotloop.profiling.merging import STAGE

@@ -90,9 +90,7 @@ class SharedLearnerEnd:
         """What is known of each actor; how many parcels were handed over is what its ring says, as an actor counts them
         after it commits, and may be killed in between."""
         each = [control.status() for control in self._controls]
-        return [
-            status._replace(parcels=ring.committed) for status, ring in zip(each, self._rings, strict=True)
-        ]
+        return [status._replace(parcels=ring.committed) for status, ring in zip(each, self._rings, strict=True)]
 
     def dropped_transitions(self, actor: int) -> int:
         """In all parcels that an actor has given up."""

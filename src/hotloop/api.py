@@ -214,14 +214,14 @@ def profile(
 
 
 def _profiled(driver: "Driver", *, trace: bool) -> Run:
-    from hotloop.pipelines.host_team import HostTeam
     from hotloop.pipelines.learning_run import LearningRun
+    from hotloop.pipelines.team_run import TeamRun
     from hotloop.runs.store import InFolder
 
     session, store = driver.session, driver.store
     assert isinstance(store, InFolder)
     session.spans.keep_events()
-    on_host = isinstance(session, LearningRun | HostTeam)  # whose stages are those of its lines of metrics
+    on_host = isinstance(session, LearningRun | TeamRun)  # whose stages are those of its lines of metrics
     if refusal := profile_refusal(driver.spec, on_host=on_host):
         raise SpecError(refusal)
     driver.pace.logs_exactly |= on_host

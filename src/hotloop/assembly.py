@@ -33,6 +33,8 @@ class PipelineChoice(NamedTuple):
     reason: str
     is_measured: bool = False
     """Whether a trial has decided it (`pipeline_trial.py`)."""
+    actors: int | None = None
+    """With how many actors it was measured, if with any."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.reason})"

@@ -15,7 +15,7 @@ import numpy as np
 from hotloop import evaluating, figures, final_pictures, run_plan, stopping
 from hotloop.assembly import Assembly
 from hotloop.clock import Clock, Rates, StageClock
-from hotloop.errors import ActorsFailed, DeviceFailed, EnvFailed, NetworkFailed, NotFinite, SpecError
+from hotloop.errors import ActorsFailed, DeviceFailed, EnvFailed, HotloopError, NetworkFailed, NotFinite, SpecError
 from hotloop.interrupts import Interrupts
 from hotloop.listeners import Audience, Checkpoint, Chunk, End, Evaluation, Listener, Log, Start
 from hotloop.narrator import Narrator
@@ -75,6 +75,8 @@ class Driver:
         try:
             lost = self.session.restore(arrays)
             self.standing = Standing.from_facts(facts, self.spec.members)
+        except HotloopError:  # of envs and actors that begin: the file is not at fault
+            raise
         except (ValueError, TypeError, OverflowError) as error:  # whatever numbers a damaged file can hold
             raise SpecError(f"{self.store.path}: {error}") from None
         self._compile()

@@ -31,11 +31,13 @@ class Interrupts:
     def __init__(self) -> None:
         self.seen: str | None = None
         self._depth = 0
+        self._outer: Interrupts | None = None
         self._before: dict[int, Handler] = {}
 
     def __enter__(self) -> Self:
         self._depth += 1
-        Interrupts.going_on = self
+        if self._depth == 1:
+            self._outer, Interrupts.going_on = Interrupts.going_on, self
         if self._depth == 1 and threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._note)
@@ -44,7 +46,7 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         if self._depth == 0:
-            Interrupts.going_on = None
+            Interrupts.going_on = self._outer
             for number, handler in self._before.items():
                 signal.signal(number, handler)
 

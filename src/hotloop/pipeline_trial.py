@@ -8,6 +8,8 @@
 | how much could it bring at most? | a trial in this process | it stays, and says so |
 | how much does it bring? | a trial with the actors | it stays, and says so |
 
+So it does when trials have taken all the time that they may (`MOST_SHARE`): a network may take long to compile.
+
 What is tried are envs and weights of their own, which are closed and forgotten: a run that stays is, to the bit, the
 one that it would be if nothing had been measured.
 """
@@ -15,8 +17,8 @@ one that it would be if nothing had been measured.
 import contextlib
 import gc
 import math
-import os
 import random
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,12 +26,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hotloop.assembly import Assembly, Own, PipelineChoice
+from hotloop.cores import usable_cores
 from hotloop.errors import SpecError, said
 from hotloop.progress import Reporter
 from hotloop.spec import Spec
 from hotloop.spec.reading import load_spec
 from hotloop.spec.sections import Actors
-from hotloop.trial import Trial, trial
+from hotloop.trial import TookTooLong, Trial, trial
 
 if TYPE_CHECKING:
     from hotloop.envs.host import HostEnvs
@@ -52,6 +55,8 @@ ROUNDS, STEPS_OF_ROUND, SECONDS_OF_ROUND = 3, 20, 0.1
 SECONDS_OF_PARCEL = 0.1
 """Parcels of a trial come at least so often, else it would see one or two: they are shorter than those of the run."""
 LEAST_PATIENCE = 10.0
+MOST_ACTORS, ABOUT = 16, 1.05
+"""Actors that are taken unasked; times as long as at best that counts as the same."""
 LONGEST_REASON = 200
 
 
@@ -72,7 +77,7 @@ def obstacle(assembly: Assembly, spec: Spec) -> str | None:
         return f"processes do not go with {'turns' if spec.turns else 'replay.hindsight'}"
     if spec.devices > 1:
         return f"learning on {spec.devices} devices has processes of its own"
-    if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2:
+    if sys.platform != "linux" or usable_cores() < 2:
         return "processes need Linux, and two cores"
     return f"the run has fewer than {FEWEST_STEPS:,} env steps" if spec.stop.steps < FEWEST_STEPS else None
 
@@ -82,7 +87,7 @@ def choose(assembly: Assembly, spec: Spec, own: Own, reporter: Reporter) -> Pipe
 
     `assembly` is what `spec` and `own` made. Before a trial it is closed: the next one is of what was chosen.
     """
-    reason = obstacle(assembly, spec)
+    reason, look = obstacle(assembly, spec), None
     with _randomness_kept():
         if reason is None:
             try:
@@ -95,7 +100,10 @@ def choose(assembly: Assembly, spec: Spec, own: Own, reporter: Reporter) -> Pipe
         if reason is not None:
             if spec.describes_actors and spec.pipeline == "auto":
                 reporter.warn(f"actors are not used: {reason}; pipeline: {ELSEWHERE} would use them")
+            elif look is not None and look.of_step >= SHORTEST_STEP:
+                reporter.say(f"pipeline {ELSEWHERE} was not tried: {reason}")
             return None
+        assert look is not None
         assembly.close()
         gc.collect()
         with reporter.busy("measuring whether envs in processes are faster"):
@@ -105,7 +113,9 @@ def choose(assembly: Assembly, spec: Spec, own: Own, reporter: Reporter) -> Pipe
 def with_choice(spec: Spec, choice: PipelineChoice) -> Spec:
     """The spec that says what was chosen; one of actors that are not there says nothing of them."""
     chosen = spec.with_field("pipeline", choice.name)
-    return chosen if choice.name == ELSEWHERE else chosen.model_copy(update={"actors": Actors()})
+    if choice.name == ELSEWHERE:
+        return chosen.with_field("actors.count", choice.actors)
+    return chosen.model_copy(update={"actors": Actors()})
 
 
 # -- how long the env takes -----------------------------------------------------------------------------
@@ -116,15 +126,22 @@ class Look(NamedTuple):
 
     to_open: float
     of_step: float
+    busy: float
+    """Share of a step in which it uses the processor; else it waits, and others can use it."""
 
     def obstacle(self, spec: Spec) -> str | None:
         """Why trials are not worth their time with such an env; None where they may be."""
         if self.of_step < SHORTEST_STEP:
             return f"a step of the env takes {self.of_step * 1e6:.0f} µs"
-        in_all, trials = spec.stop.steps * self.of_step, self._seconds_of_trials(spec)
-        if trials > MOST_SHARE * in_all:
+        trials = self._seconds_of_trials(spec)
+        if trials > self.most_seconds(spec):
+            in_all = spec.stop.steps * self.of_step
             return f"its env steps take {in_all:.0f} s in all, and trials would take {trials:.0f} s"
         return None
+
+    def most_seconds(self, spec: Spec) -> float:
+        """What trials may take."""
+        return MOST_SHARE * spec.stop.steps * self.of_step
 
     def _seconds_of_trials(self, spec: Spec) -> float:
         """Of both: until it learns, a few blocks, and as long as they measure."""
@@ -143,19 +160,20 @@ def _look(assembly: Assembly) -> Look:
         envs.reset(spec.seed)
         to_open, actions = time.perf_counter() - began, np.random.default_rng(spec.seed)
         _act(envs, actions)  # in which it may make what it needs
-        return Look(to_open, min(_round(envs, actions) for _ in range(ROUNDS)))
+        of_step, of_processor = min(_round(envs, actions) for _ in range(ROUNDS))
+        return Look(to_open, of_step, min(1.0, of_processor / of_step))
     finally:
         envs.close()
 
 
-def _round(envs: "HostEnvs", actions: np.random.Generator) -> float:
-    """Seconds of a step, on average."""
-    began, steps = time.perf_counter(), 0
+def _round(envs: "HostEnvs", actions: np.random.Generator) -> tuple[float, float]:
+    """Seconds of a step, on average, and seconds of the processor."""
+    began, used, steps = time.perf_counter(), time.process_time(), 0
     while True:
         _act(envs, actions)
         steps, passed = steps + 1, time.perf_counter() - began
         if steps == STEPS_OF_ROUND or passed > SECONDS_OF_ROUND:
-            return passed / steps
+            return passed / steps, (time.process_time() - used) / steps
 
 
 def _act(envs: "HostEnvs", actions: np.random.Generator) -> None:
@@ -168,39 +186,58 @@ def _act(envs: "HostEnvs", actions: np.random.Generator) -> None:
 
 def _compared(here: str, spec: Spec, own: Own, look: Look) -> PipelineChoice:
     """Both pipelines, one after the other; the second one only where it can be worth it."""
-    from hotloop.pipelines.processes import actors_of  # which only some platforms can import
-
-    count = actors_of(spec)
-    actors = f"{count} actor{'' if count == 1 else 's'}"
+    most = look.most_seconds(spec)
+    until = time.monotonic() + most
+    dropped = "; the run's spec says nothing of actors any more" if spec.describes_actors else ""
     try:
-        found = _tried(spec, own, {"pipeline": here, "actors": {}})
-        speed, at_best = found.env_steps_per_s, gain_at_best(found, count)
-        if at_best < WORTH_TRYING:
-            why = f"measured: {speed:,.0f} env steps/s, {ELSEWHERE} with {actors} would bring {at_best:.2f}x at best"
-            return PipelineChoice(here, why, is_measured=True)
-        there = _tried(spec, own, _in_short_parcels(spec, look)).env_steps_per_s
+        found = _tried(spec, own, {"pipeline": here, "actors": {}}, until)
+        count, speed = actors_for(found, spec, look.busy, usable_cores()), found.env_steps_per_s
+        at_best, actors = found.seconds / _seconds_with(found, count, look.busy, usable_cores()), _so_many(count)
+        why = f"measured: {speed:,.0f} env steps/s, {ELSEWHERE} with {actors} would bring {at_best:.2f}x at best"
+        if at_best >= WORTH_TRYING:
+            with_actors = spec.with_field("actors.count", count)
+            there = _tried(with_actors, own, _in_short_parcels(with_actors, look), until).env_steps_per_s
+            if there >= WORTH_TAKING * speed:
+                why = f"measured: {there:,.0f} env steps/s with {actors} against {speed:,.0f} of {here}"
+                return PipelineChoice(ELSEWHERE, why, is_measured=True, actors=count)
+            why = f"measured: {speed:,.0f} env steps/s, {ELSEWHERE} with {actors} {there:,.0f}, {there / speed:.2f}x"
+    except TookTooLong:
+        why = f"{ELSEWHERE} could not be measured within {most:.0f} s"
     except Exception as error:  # of the user's env, or of an actor: the run goes on without them
-        return PipelineChoice(here, f"{ELSEWHERE} could not be measured: {_in_a_line(error)}", is_measured=True)
-    if there < WORTH_TAKING * speed:
-        why = f"measured: {speed:,.0f} env steps/s, {ELSEWHERE} with {actors} {there:,.0f}, {there / speed:.2f}x"
-        return PipelineChoice(here, why, is_measured=True)
-    why = f"measured: {there:,.0f} env steps/s with {actors} against {speed:,.0f} of {here}"
-    return PipelineChoice(ELSEWHERE, why, is_measured=True)
+        why = f"{ELSEWHERE} could not be measured: {_in_a_line(error)}"
+    return PipelineChoice(here, f"{why}{dropped}", is_measured=True)
 
 
-def gain_at_best(found: Trial, actors: int) -> float:
-    """Times as fast as in this process it would be if so many actors, and the learner, never waited for each other."""
+def actors_for(found: Trial, spec: Spec, busy: float, cores: int) -> int:
+    """How many actors: as the spec says, else the fewest that are about as fast as any number of them could be.
+
+    More than there are cores help envs that wait, for a simulator or a network, most of the time.
+    """
+    if spec.actors.count is not None:
+        return spec.actors.count
+    seconds = [_seconds_with(found, n, busy, cores) for n in range(1, min(MOST_ACTORS, spec.env.num_envs) + 1)]
+    return 1 + next(n for n, each in enumerate(seconds) if each <= ABOUT * min(seconds))
+
+
+def _seconds_with(found: Trial, actors: int, busy: float, cores: int) -> float:
+    """What a trial in this process would take at least with so many actors: none waits for another, but all of them
+    and the learner share the cores."""
     acting = sum(found.stage_seconds[name] for name in ("select", "step"))
     learning = sum(found.stage_seconds[name] for name in ("insert", "sample", "redraw", "transfer", "update"))
-    return found.seconds / max(acting / actors, learning, 1e-9)
+    return max(acting / actors, learning, (busy * acting + learning) / cores, 1e-9)
 
 
-def _tried(spec: Spec, own: Own, changes: Mapping[str, object]) -> Trial:
-    """A trial that learns early, and that no rule ends; nothing of it is left."""
+def _so_many(actors: int) -> str:
+    return f"{actors} actor{'' if actors == 1 else 's'}"
+
+
+def _tried(spec: Spec, own: Own, changes: Mapping[str, object], until: float) -> Trial:
+    """A trial that learns early, that no rule ends and no compiler holds up; nothing of it is left."""
     endless = {"stop.episodes": None, "stop.return_at_least": None, "evaluation.every": 0}
-    short = load_spec(spec, {**endless, "replay.start": _steps_to_learn(spec), **changes})
+    eager = {"torch.mode": "eager"} if spec.engine == "torch" and spec.torch.mode == "auto" else {}
+    short = load_spec(spec, {**endless, **eager, "replay.start": _steps_to_learn(spec), **changes})
     try:
-        return trial(short, replace={"log": False}, seconds=SECONDS, own=own)
+        return trial(short, replace={"log": False}, seconds=SECONDS, own=own, begins_by=until)
     finally:
         gc.collect()  # replay and weights, which may take most of the memory
 

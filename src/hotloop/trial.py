@@ -1,5 +1,6 @@
 """A short measured piece of a run: the one way to ask how fast a spec is, as it is or with a stage replaced."""
 
+import math
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -10,12 +11,16 @@ from typing import NamedTuple
 from hotloop import figures
 from hotloop.assembly import Assembly, Own, Replace, Substitutes
 from hotloop.clock import Clock, StageClock
-from hotloop.errors import SpecError
+from hotloop.errors import HotloopError, SpecError
 from hotloop.pace import Pace, crossed
 from hotloop.pipelines.session import Session
 from hotloop.runs.metrics import Metrics
 from hotloop.spec import Spec
 from hotloop.spec.reading import load_spec
+
+
+class TookTooLong(HotloopError):
+    """A trial has not come to what it measures in time."""
 
 
 class Trial(NamedTuple):
@@ -38,8 +43,10 @@ def trial(
     replace: Replace | None = None,
     seconds: float = 5.0,
     own: Own | None = None,
+    begins_by: float = math.inf,
 ) -> Trial:
-    """Train past the learning start, then for about so many seconds, and say how fast that was.
+    """Train past the learning start, then for about so many seconds, and say how fast that was; TookTooLong if it has
+    not learned by `begins_by`, as `time.monotonic` counts: looked at between blocks, not while programs are compiled.
 
     `replace` names what stands in for a stage: `env` (a factory or an instance); `replay` and `update` (a function that
     is given the run's own and returns what is used instead, see `assembly.Substitutes`); `log` (False: no line of
@@ -48,7 +55,7 @@ def trial(
     parsed, substitutes = load_spec(spec, imports_plugins=True), substitutes_of(replace or {})
     with Assembly(parsed, own, substitutes) as assembly, _metrics(substitutes.log) as metrics:
         session, notices = begun(assembly), list(assembly.notices)
-        warm_up(session, assembly.spec)
+        warm_up(session, assembly.spec, begins_by)
         return measured(session, assembly.spec, seconds, metrics, notices)
 
 
@@ -67,13 +74,16 @@ def begun(assembly: Assembly) -> Session:
     return session
 
 
-def warm_up(session: Session, spec: Spec) -> None:
+def warm_up(session: Session, spec: Spec, until: float = math.inf) -> None:
     """Train until every member has learned, and then a block more."""
     host = session.read()
     blocks_to_start = -(-spec.replay.start // spec.block_plan.env_steps)
     while not host.first_update_at.all():
+        if time.monotonic() > until:
+            raise TookTooLong("a trial has not begun to learn in time")
         before = host.env_steps
-        session.advance(max(1, blocks_to_start - before // spec.block_plan.env_steps))
+        left = max(1, blocks_to_start - before // spec.block_plan.env_steps)
+        session.advance(left if until == math.inf else 1)
         host = session.read()
         if host.env_steps == before:
             raise SpecError("a trial measures learning, and a stop rule of the spec (stop, guard) ends it before")

@@ -6,15 +6,19 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
-from actor_envs import Counting
+from actor_envs import Counting, OnlyHere, Pictures
 from process_sessions import begun
 
+from hotloop.errors import ActorsFailed
+from hotloop.interrupts import Interrupts, end_is_wanted
+from hotloop.pipelines import collector, first_errors
 from hotloop.pipelines.crew import Crew
 from hotloop.transport.exchange import Exchange
 from hotloop.transport.form import Form
@@ -62,6 +66,73 @@ def test_a_crew_that_was_never_started_is_closed():
         before = _open_files()
         Crew(b"", exchange, 0, 0, (0,), 60.0, 4).stop()
         assert _open_files() == before
+
+
+def test_a_thread_that_cannot_be_started_is_one_line_and_leaves_nothing_behind(monkeypatch):
+    with begun(TWO, Counting):
+        pass
+    before, start = _open_files(), threading.Thread.start
+
+    def refused(thread):
+        if thread.name == "crew":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    refusal = r"watches over the actors could not be started \(can't .*; end other"
+    with pytest.raises(ActorsFailed, match=refusal), begun(TWO, Counting):
+        pass
+    assert _open_files() == before
+
+
+def test_who_asks_for_the_end_while_actors_start_does_not_wait_for_them():
+    began = time.monotonic()
+    with Interrupts() as interrupts:
+        interrupts.seen = "stopped by SIGINT"
+        with begun(TWO, partial(OnlyHere, os.getpid(), "hang")) as session:
+            session.advance(5)
+            assert session.read().env_steps == 0
+    assert time.monotonic() - began < 25, "and not for as long as an actor may take to start"
+
+
+def test_a_run_within_another_leaves_that_ones_signals_to_it():
+    with Interrupts() as outer:
+        with Interrupts() as inner, inner:
+            outer.seen = "stopped by SIGINT"
+            assert not end_is_wanted(), "the inner one"
+        assert end_is_wanted()
+    assert Interrupts.going_on is None
+
+
+@pytest.mark.parametrize("is_picture", [True, False], ids=["pictures", "numbers"])
+def test_what_a_turn_takes_is_compiled_before_the_first_one(is_picture, monkeypatch):
+    told = []
+
+    def noted(policy, parcel):
+        told.append(first_errors.first_errors(policy, parcel))
+        return told[-1]
+
+    monkeypatch.setattr(collector, "first_errors", noted)
+    more = {"replay.stacked_frames": 3} if is_picture else {"network.head": {"kind": "iqn"}}
+    overrides = {**TWO, **more, "actors.here": True, "replay.sampling": {"kind": "prioritized"}}
+    with begun(overrides, Pictures if is_picture else Counting) as session:
+        assert [len(errors) for errors in told] == [1, 1], "of each actor"
+        assert session.supply.statuses()[0].transitions == 0
+        session.advance(20)
+
+
+def test_a_parcel_that_was_committed_counts_whoever_is_killed_before_it_says_so():
+    form = Form(1, 4, ArraySpec((2,), np.int64), {"w": ArraySpec((), np.float32)})
+    with Exchange(form) as exchange, contextlib.ExitStack() as open_:
+        learner, actor = exchange.learner_seat().open(), exchange.actor_seat(0).open()
+        open_.callback(learner.close)
+        open_.callback(actor.close)
+        actor._ring.write(np.zeros(2, np.int64))  # and no more
+        assert learner.in_ring(0) == learner.statuses()[0].parcels == 1
+        for parcel in learner.committed():
+            learner.release(parcel)
+        status = learner.statuses()[0]
+        assert status.parcels - status.released == learner.in_ring(0) == 0
 
 
 def test_a_process_with_the_id_of_one_before_it_is_not_taken_for_that_one(monkeypatch):

@@ -141,7 +141,21 @@ def test_each_learner_gets_its_own_agents_real_steps_and_the_gradient_steps_they
         figures = session.own_figures()
         assert figures["weights_version"] > 2
         assert len(figures["actors"]) == 2
-        assert figures["samples_per_insert"] > 0
+        earned = 0.5 * SPEC["replay"]["batch_size"]
+        assert 0.8 * earned < figures["samples_per_insert"] <= earned, "by each agent's own transitions"
+
+
+def test_samples_of_shared_weights_are_counted_for_the_transitions_of_all_agents():
+    shared = {"agents": {"weights": "shared"}, "actors": {"count": 1, "here": True}}
+    with Begun(alike, **shared) as session:
+        session.advance(150)
+        [run] = session.runs
+        assert run.inserted > 1.5 * (session.env_steps - SPEC["replay"]["start"])
+        samples = int(session.read().updates[0]) * SPEC["replay"]["batch_size"]
+        assert session.own_figures()["samples_per_insert"] == samples / run.inserted
+        kept = {name: np.array(array) for name, array in session.arrays().items()}
+    with Begun(alike, restored=kept, **shared) as session:
+        assert session.own_figures()["samples_per_insert"] == samples / int(kept["team/inserted"][0])
 
 
 def test_killed_actors_are_replaced(in_time):
@@ -192,6 +206,17 @@ def test_they_learn_what_is_best_for_each_and_the_run_goes_on_when_resumed(engin
     assert again.agent.evaluate(6)["by_agent"]["return_mean"] == list(BEST.values())
 
 
+@pytest.mark.parametrize("trace", [False, True], ids=["without a trace", "with one"])
+def test_a_team_is_profiled(trace, tmp_path, in_time, monkeypatch):
+    monkeypatch.setattr("hotloop.profiling.trace.SECONDS", 0.2)
+    monkeypatch.setattr("hotloop.profiling.process_trace.SECONDS", 0.3)
+    spec = {**SPEC, "pipeline": "processes", "actors": {"count": 1}, "log": {"every": 200}, "stop": {"steps": 1000}}
+    run = hotloop.profile(spec, env=parallel_env, out=tmp_path / "run", trace=trace)
+    assert {"insert", "sample", "update", "wait"} <= {row["stage"] for row in run.profile["stages"]}
+    if trace:
+        assert run.trace == str(tmp_path / "run" / "trace" / "processes.json.gz")
+
+
 def test_a_checkpoint_goes_on_with_another_number_of_actors(in_time):
     with Begun(parallel_env, actors={"count": 1}) as session:
         session.advance(60)
@@ -228,6 +253,13 @@ def test_treasure_is_hunted_by_actors_in_processes(in_time):
 def test_the_plan_names_the_actors_of_a_team():
     with Assembly(parse_spec({**SPEC, "pipeline": "processes", "actors": {"count": 2}}), Own(env=parallel_env)) as made:
         assert any("actors: 2 process(es)" in line for line in describe(made))
+
+
+def test_parcels_that_do_not_fit_into_a_learners_replay_are_refused():
+    small = {"replay": {**SPEC["replay"], "capacity": 100}, "agents": {"weights": "shared"}}
+    refusal = r"replay.capacity is 100, but a parcel of 8 env\(s\) x 16 steps may bring 128 transitions"
+    with pytest.raises(SpecError, match=refusal), Begun(alike, actors={"count": 1}, **small):
+        pass
 
 
 def test_an_env_that_cannot_travel_is_one_line():

@@ -1,5 +1,6 @@
 """One trace of the learner and all actors: tracks, spans on one clock, figures that agree with those of a line."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -7,6 +8,7 @@ import signal
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from actor_envs import Counting, Slow
@@ -17,6 +19,7 @@ from hotloop.pipelines.timeline import Timeline
 from hotloop.profiling import process_trace
 from hotloop.profiling.merging import FIRST_PID
 from hotloop.profiling.process_trace import record, write
+from hotloop.profiling.trace import _longest_piece
 from hotloop.transport import events as actor_events
 
 pytestmark = [pytest.mark.less_optimised, pytest.mark.usefixtures("in_time", "nothing_left")]
@@ -100,6 +103,44 @@ def test_a_trace_has_a_track_for_each_process_whose_shares_are_those_of_the_figu
         for state in ("env", "act", "hand over", "wait"):
             assert abs(shares.get(state, 0.0) - line[state.replace(" ", "_")]) < 0.15, state
         assert sum(span["dur"] for span in actor) > 0.95e6 * seconds_of(timeline), "no time is missing"
+
+
+def test_stop_rules_do_not_end_a_trace_or_make_it_endless():
+    with begun({**TWO, "actors.here": True, "stop.episodes": 3}, Counting) as session:
+        session.advance(1_000)
+        before = session.env_steps
+        assert seconds_of(record(session, 0.3)) >= 0.3
+        assert session.env_steps > before
+        session.advance = lambda blocks: None  # as a guard has it that lets nothing more happen
+        assert seconds_of(record(session, 60.0)) < 10
+
+
+def test_pieces_for_an_engines_profiler_grow_no_more_where_a_stop_rule_keeps_them_short(tmp_path):
+    @contextlib.contextmanager
+    def tracer(folder):
+        folder.mkdir()
+        (folder / "trace.json").write_text("{}")
+        yield SimpleNamespace(path=folder / "trace.json", region=lambda _: contextlib.nullcontext())
+
+    with begun({**TWO, "actors.here": True, "stop.episodes": 3}, Counting) as session:
+        session.advance(1_000)
+        piece, draft = _longest_piece(session, tracer, tmp_path)
+        assert piece.env_steps > 0
+        assert draft.is_dir()
+
+
+def test_what_a_profiler_saw_and_no_stage_can_place_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(process_trace, "SECONDS", 0.1)
+    said, alone = [], tmp_path / "jax.json.gz"
+    with gzip.open(alone, "wt") as file:
+        json.dump({"traceEvents": [{"ph": "X", "name": "dot", "pid": 1, "ts": 5.0, "dur": 1.0}]}, file)
+    reporter = SimpleNamespace(busy=lambda _: contextlib.nullcontext(), say=said.append, warn=said.append)
+    with begun({**TWO, "actors.here": True}, Counting) as session:
+        session.advance(20)
+        profiled = process_trace.Profiled("jax", alone, record(session, 0.1))
+        process_trace.trace_processes(session, profiled, SimpleNamespace(path=tmp_path), {}, reporter)
+    [line] = said
+    assert "missing in it: what the profiler of engine jax saw: no stage tells when that was" in line
 
 
 def test_rings_and_weights_can_be_followed(tmp_path):

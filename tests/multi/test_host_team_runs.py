@@ -121,6 +121,7 @@ def test_learners_in_one_batched_program_learn_what_they_do_one_after_the_other(
         monkeypatch.setattr(JaxOnHost, "prefers_batches", together)
         session = begun(lambda: Matching(alike=True, leaves=5))
         [engine] = {id(run.engine): run.engine for run in session.runs}.values()
+        compiled = engine._compiled_update_all._cache_size()
         real = engine.update_all
         monkeypatch.setattr(
             engine, "update_all", lambda lessons, real=real: batches.append(len(lessons)) or real(lessons)
@@ -128,6 +129,7 @@ def test_learners_in_one_batched_program_learn_what_they_do_one_after_the_other(
         session.advance(40)
         found.append([engine.to_named(run.weights(0)) for run in session.runs])
         assert (session.read().updates > 40).all()
+        assert engine._compiled_update_all._cache_size() == compiled == int(together), "before the clock runs"
     assert set(batches) == {2}, "only the second of them, and both learners at once"
     for one, other in zip(*found, strict=True):
         for name in one:

@@ -65,6 +65,15 @@ class Pictures(gym.Env):
         return frame
 
 
+class Unlucky(Counting):
+    """Raises in one of five steps, as its random numbers have it."""
+
+    def step(self, action):
+        if self.np_random.random() < 0.2:
+            raise RuntimeError("out of luck")
+        return super().step(action)
+
+
 class OneStep(Counting):
     """Every episode has one step, and ends."""
 
@@ -138,6 +147,8 @@ class OnlyHere(Counting):
             raise FileNotFoundError("no such level: 7-4")
         if os.getpid() != pid and how == "exit":
             os._exit(9)
+        if os.getpid() != pid and how == "hang":
+            time.sleep(3600)
 
 
 class Slow(Counting):

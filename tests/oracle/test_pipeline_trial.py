@@ -79,7 +79,7 @@ def no_look(monkeypatch, no_trial):
 @pytest.fixture
 def slow_env(monkeypatch):
     """Every env seems to be slow."""
-    monkeypatch.setattr(pipeline_trial, "_look", lambda _: Look(0.0, 1.0))
+    monkeypatch.setattr(pipeline_trial, "_look", lambda _: Look(0.0, 1.0, 0.0))
 
 
 def left_open():
@@ -154,6 +154,31 @@ def test_a_trial_that_fails_costs_the_run_nothing(short, how, words):
     assert left_open() == before
 
 
+def test_trials_that_take_longer_than_they_may_are_given_up(short, slow_env, monkeypatch):
+    before = left_open()
+    monkeypatch.setattr(pipeline_trial, "MOST_SHARE", 1e-9)
+    monkeypatch.setattr(Look, "obstacle", lambda *_: None)
+    run, told = trained(Sleeping, **{**TWO, "stop.steps": 100})
+    assert told.pipeline == "pipeline: sync (processes could not be measured within 0 s"
+    assert any("the run's spec says nothing of actors any more" in line for line in told.lines)
+    assert not run.kept.spec.describes_actors
+    assert left_open() == before
+
+
+def test_trials_wait_for_no_compiler(short, slow_env, monkeypatch):
+    tried = []
+
+    def noted(spec, **_):
+        tried.append(spec)
+        raise RuntimeError("not now")
+
+    monkeypatch.setattr(pipeline_trial, "trial", noted)
+    spec = load_spec(parse_spec(AUTO), {"engine": "torch", "stop.steps": 3000, **TWO})
+    with Assembly(spec, Own(env=Sleeping)) as assembly:
+        pipeline_trial.choose(assembly, spec, Own(env=Sleeping), Told())
+    assert [one.torch.mode for one in tried] == ["eager"]
+
+
 @pytest.mark.heavy
 def test_a_run_that_was_measured_is_profiled(short, tmp_path):
     run = hotloop.profile(AUTO, env=Sleeping, out=tmp_path / "run", **TWO)
@@ -174,7 +199,33 @@ def test_a_run_that_was_measured_is_profiled(short, tmp_path):
 def test_at_best_neither_actors_nor_learner_wait(stages, actors, expected):
     none = dict.fromkeys(("select", "step", "insert", "sample", "redraw", "transfer", "update"), 0.0)
     found = Trial(100.0, 25.0, 1000, 250, 10.0, {**none, **stages}, [])
-    assert pipeline_trial.gain_at_best(found, actors) == pytest.approx(expected)
+    assert 10.0 / pipeline_trial._seconds_with(found, actors, 0.0, 2) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("stages", "busy", "cores", "expected"),
+    [
+        ({"step": 8.0, "update": 2.0}, 1.0, 2, 2),  # (8 + 2) / 2 s: both cores are busy
+        ({"step": 9.9, "update": 0.1}, 1.0, 2, 2),
+        ({"step": 5.0, "update": 5.0}, 1.0, 2, 1),
+        ({"step": 9.0, "update": 1.0}, 0.0, 2, 8),  # which wait: as many as there are envs
+        ({"step": 8.0, "update": 2.0}, 0.0, 2, 4),
+        ({"step": 9.0, "update": 1.0}, 1.0, 8, 7),
+    ],
+)
+def test_actors_are_as_many_as_help(stages, busy, cores, expected):
+    none = dict.fromkeys(("select", "step", "insert", "sample", "redraw", "transfer", "update"), 0.0)
+    found = Trial(100.0, 25.0, 1000, 250, 10.0, {**none, **stages}, [])
+    spec = load_spec({}, {"env.num_envs": 8})
+    assert pipeline_trial.actors_for(found, spec, busy, cores) == expected
+    assert pipeline_trial.actors_for(found, spec.with_field("actors.count", 3), busy, cores) == 3
+
+
+def test_envs_that_wait_get_more_actors_than_there_are_cores_unasked(short):
+    _, told = trained(Sleeping, **{"env.num_envs": 8})
+    assert told.pipeline.startswith("pipeline: processes (measured: ")
+    count = int(told.pipeline.partition(" env steps/s with ")[2].split()[0])
+    assert count > 2
 
 
 # -- nothing is measured ------------------------------------------------------------------------------
@@ -197,13 +248,13 @@ def test_a_fast_env_stays_without_a_trial(no_trial):
 )
 def test_an_env_is_tried_if_it_is_slow_and_the_run_is_long(of_step, steps, worth):
     spec = load_spec(parse_spec(AUTO), {"stop.steps": steps})
-    assert (Look(0.01, of_step).obstacle(spec) is None) == worth
+    assert (Look(0.01, of_step, 1.0).obstacle(spec) is None) == worth
 
 
 def test_trials_count_what_it_takes_to_open_envs():
     spec = load_spec(parse_spec(AUTO), {"stop.steps": 100_000})
-    assert Look(0.01, 5e-3).obstacle(spec) is None
-    assert Look(10.0, 5e-3).obstacle(spec) is not None
+    assert Look(0.01, 5e-3, 1.0).obstacle(spec) is None
+    assert Look(10.0, 5e-3, 1.0).obstacle(spec) is not None
 
 
 HERE = "pipeline: sync (the env is a Gymnasium env, stepped on the host)"

@@ -7,13 +7,14 @@ from functools import partial
 import gymnasium as gym
 import numpy as np
 import pytest
-from actor_envs import CountingBy, Masked, OneStep, OnlyHere, Pictures, Slow
+from actor_envs import CountingBy, Masked, OneStep, OnlyHere, Pictures, Slow, Unlucky
 from process_sessions import SMALL, assert_real, begun, spec_of
 
 import hotloop
 from hotloop.assembly import Assembly
 from hotloop.errors import ActorsFailed, SpecError
 from hotloop.experience import METRICS
+from hotloop.pipelines import supply
 from hotloop.pipelines.actor_loop import Place
 from hotloop.pipelines.first_errors import errors_are_of_returns
 from hotloop.pipelines.learning_run import EPISODES_LOST
@@ -91,6 +92,14 @@ def test_two_actors_in_step_are_their_serial_twin_replay_and_all(kind, num_envs)
     _, given, env = of_kind(kind)
     given = {**given, "env.num_envs": num_envs}
     assert ended({**given, **in_processes(2)}, env) == ended({**given, **in_processes(2, here=True)}, env)
+
+
+def test_in_step_bits_depend_on_no_clock(monkeypatch):
+    found = []
+    for seconds in (0.0, 1e9):
+        monkeypatch.setattr(supply, "LONGEST_UNPUBLISHED", seconds)
+        found.append(ended({"replay.start": 300, **in_processes(2, here=True)}, Unlucky, blocks=200))
+    assert found[0] == found[1]
 
 
 def test_actors_have_streams_of_their_own_and_so_has_each_process_that_is_one():
@@ -251,8 +260,13 @@ def test_a_factory_that_cannot_travel_is_refused_and_nothing_stays_open():
             None,
             r"with room for \d+ frames, but a parcel of 4 env\(s\) x 64 steps may bring \d+; raise replay.capacity",
         ),
+        (
+            {"pipeline": "processes", "actors.count": 1, "replay.capacity": 68, "replay.n_step": 3},
+            None,
+            r"capacity is 68, but a parcel of 4 env\(s\) x \d+ steps may bring \d+ transitions; raise replay.capacity",
+        ),
     ],
-    ids=["instance", "another pipeline", "more actors than envs", "no patience", "large parcels"],
+    ids=["instance", "another pipeline", "more actors than envs", "no patience", "many frames", "many transitions"],
 )
 def test_what_cannot_be_is_one_line(overrides, env, said):
     with pytest.raises(SpecError, match=said) as refused:
@@ -319,6 +333,20 @@ def test_a_run_resumes_with_all_it_had_and_says_what_is_new(tmp_path):
     assert hotloop.load(run.path, which="last").evaluate(2)["episodes"] == 2
     again = load_spec(run.path / "spec.yaml")
     assert (again.pipeline, again.actors.count) == ("processes", 2)
+
+
+def test_actors_that_cannot_begin_again_are_not_the_checkpoints_fault(tmp_path, monkeypatch):
+    spec = {**SMALL, "pipeline": "processes", "actors": {"count": 1, "here": True}}
+    run = hotloop.train(spec, out=tmp_path / "run", **{"stop.steps": 100})
+    refusal = SpecError("file descriptors: 3 are left, 16 are needed")
+
+    def refused(_):
+        raise refusal
+
+    monkeypatch.setattr(supply.Supply, "begin", refused)
+    with pytest.raises(SpecError) as failed:
+        hotloop.resume(run.path, steps=200)
+    assert failed.value is refusal
 
 
 def test_a_checkpoint_of_one_actor_goes_on_with_three():

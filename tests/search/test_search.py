@@ -20,6 +20,7 @@ from optuna.storages.journal import JournalFileBackend
 from PIL import Image
 
 import hotloop
+from hotloop.cores import usable_cores
 from hotloop.errors import SearchFailed, SpecError
 from hotloop.searching import picture, run
 from hotloop.searching.space import parse_space
@@ -308,7 +309,7 @@ def test_side_by_side_there_are_never_more_than_were_asked_for(monkeypatch):
     assert max(open_at_once) == 3
     assert [record.number for record in search.records] == list(range(8))
     assert len(Formula.begun) == 8
-    assert {process.task.threads for process in Formula.begun} == {max(1, run._cores() // 3)}
+    assert {process.task.threads for process in Formula.begun} == {max(1, usable_cores() // 3)}
 
 
 def test_the_picture_shows_every_kind_of_trial_and_value(tmp_path):

@@ -99,10 +99,10 @@ def test_actors_rest_between_turns_and_what_they_made_ahead_is_not_counted(tmp_p
         assert isinstance(session, ProcessRun)
         try:
             turns = Turns(session, assembly.spec, metrics)
-            made = [status.transitions for status in session.statuses()]
+            made = [status.transitions for status in session.supply.statuses()]
             assert sum(made) > session.env_steps
             time.sleep(0.2)
-            assert [status.transitions for status in session.statuses()] == made
+            assert [status.transitions for status in session.supply.statuses()] == made
             before = session.env_steps
             found = turns.take(0.3)
             assert session.env_steps - found["env_steps"] >= sum(made) > before

@@ -23,8 +23,8 @@ import psutil
 from hotloop.assembly import Assembly, Own
 from hotloop.bench.processes_envs import WorkingEnv
 from hotloop.pipelines.actor_figures import WORKS
-from hotloop.pipelines.process_team import InProcesses
 from hotloop.pipelines.session import Session
+from hotloop.pipelines.supply import InProcesses, Supply
 from hotloop.plain import number
 from hotloop.runs.metrics import Metrics
 from hotloop.spec import Spec
@@ -110,7 +110,7 @@ class Turns:
 
     def __init__(self, session: Session, spec: Spec, metrics: Metrics) -> None:
         self._session, self._spec, self._metrics = session, spec, metrics
-        self._actors = session if isinstance(session, InProcesses) else None
+        self._actors = session.supply if isinstance(session, InProcesses) else None
         warm_up(session, spec)
         self._come_to_rest()
         self._rested_at, self._used_by_then = time.perf_counter(), sum(_processor_seconds())
@@ -167,8 +167,8 @@ def _is_at_rest(status: ActorStatus) -> bool:
     return status.state == ActorState.WAIT and status.transitions >= status.allowance
 
 
-def _statuses(run: InProcesses | None) -> list[ActorStatus]:
-    return [] if run is None else run.statuses()
+def _statuses(supply: Supply | None) -> list[ActorStatus]:
+    return [] if supply is None else supply.statuses()
 
 
 def _shares(before: list[ActorStatus], after: list[ActorStatus]) -> dict[str, float]:

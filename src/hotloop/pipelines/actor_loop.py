@@ -56,8 +56,11 @@ class ActorLoop:
         self._version, self._env_steps, self._failures = NO_VERSION, 0, 0
 
     def begin(self) -> None:
-        """Begin an episode in every env."""
+        """Begin an episode in every env, and have all compiled that a turn takes."""
         self.collector.begin(*self.place.streams())
+        self._take_weights()
+        if self._version != NO_VERSION:
+            self.collector.prepare()
 
     def turn(self) -> None:
         """Make a parcel with the newest weights and hand it over; what finds no room is dropped, or waits."""

@@ -38,7 +38,6 @@ from hotloop.spec.reading import OWN_ENV
 from hotloop.transport.actor_end import ActorSeat, SharedActorEnd
 from hotloop.transport.form import Form
 from hotloop.transport.lifeline import end_with
-from hotloop.trees import zeros_of
 
 HOPELESS, BAD_INPUT = 3, 4
 """Exit codes of an actor that another process in its place would end like, too. Its last words begin with a line for
@@ -103,15 +102,8 @@ def pack(duty: Duty) -> bytes:
     return packed(duty)
 
 
-class Rows(NamedTuple):
-    """What an actor acts in for one learner: so many observations at a time."""
-
-    shape: Shape
-    at_a_time: int
-
-
-def collector_of(duty: Duty, place: Place, ways_of: Callable[[Sequence[Rows]], Sequence[Way]]) -> Collects:
-    """Whoever steps an actor's share of the envs; `ways_of` says how to act for each learner."""
+def collector_of(duty: Duty, place: Place, ways_of: Callable[[Sequence[Shape]], Sequence[Way]]) -> Collects:
+    """Whoever steps an actor's share of the envs; `ways_of` says how to act for learners of these shapes."""
     spec, env, env_id = duty.spec, duty.spec.env, duty.env_id
     if duty.make is not None:
         env_id = OwnEnvId(env_id.removeprefix(OWN_ENV), duty.make)
@@ -119,17 +111,15 @@ def collector_of(duty: Duty, place: Place, ways_of: Callable[[Sequence[Rows]], S
     envs: HostEnvs | TeamEnvs
     if spec.agents is not None:
         envs = open_team(env_id, num_envs, env.options, env.vectorization, env.info, env.observe)
-        each = [(envs.spaces.each[agents[0]], len(agents)) for agents in agents_of_learners(envs.spaces, spec)]
+        each = [envs.spaces.each[agents[0]] for agents in agents_of_learners(envs.spaces, spec)]
     else:
         envs = open_envs(env_id, num_envs, env.options, env.vectorization, spec.info_of_steps, env.observe)
-        each = [(envs.spaces, 1)]
+        each = [envs.spaces]
     try:
         if spec.agents is None and env.action_mask:
             assert isinstance(envs, HostEnvs)
             envs.mask_actions(env.id)
-        ways = ways_of(
-            [Rows(Shape(one.observations.shapes, one.actions.size), agents * num_envs) for one, agents in each]
-        )
+        ways = ways_of([Shape(one.observations.shapes, one.actions.size) for one in each])
         power, made = power_of(spec, place.number, place.of), place.made_before
         if isinstance(envs, HostEnvs):
             return Collector(spec, envs, ways[0], power, place.of, made)
@@ -179,7 +169,7 @@ def _act(told: Orders, words: io.TextIOBase) -> None:
     end = seat.open(reached=failpoints.reach if fails else None)
     with contextlib.ExitStack() as open_:
         open_.callback(end.close)
-        collector = collector_of(duty, told.place, lambda rows: _ways(duty, rows))
+        collector = collector_of(duty, told.place, lambda shapes: _ways(duty, shapes))
         open_.callback(collector.close)
         loop = ActorLoop(duty.spec, told.place, collector, end)
         open_.enter_context(one_blas_thread())
@@ -207,22 +197,18 @@ def _leave_signals_to_the_learner() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
 
 
-def _ways(duty: Duty, rows: Sequence[Rows]) -> list[Way]:
-    """How to act for each learner, compiled before the first turn; an engine is imported where one is needed."""
+def _ways(duty: Duty, shapes: Sequence[Shape]) -> list[Way]:
+    """How to act for each learner; an engine is imported where one is needed."""
     if all(duty.act_in_numpy):
-        return [in_numpy(duty.spec)] * len(rows)
+        return [in_numpy(duty.spec)] * len(shapes)
     from hotloop.engines.registered import registered_network
 
     spec, record = duty.spec, registry.ENGINES[duty.spec.engine]
     registry.imported(record.start)(spec.with_field("devices", 1), steps_meanwhile=False)
     own, make = duty.network if duty.network is not None else registered_network(spec), registry.imported(record.make)
-    engines = engines_by_shape(lambda obs, num_actions: make(spec, obs, num_actions, own), [one.shape for one in rows])
-    ways = []
-    for engine, (shape, count), numpy in zip(engines, rows, duty.act_in_numpy, strict=True):
-        if not numpy:
-            engine.freeze(engine.weights(engine.init(0)))(zeros_of(shape.obs, (count,)))
-        ways.append(in_numpy(spec) if numpy else by_engine(engine))
-    return ways
+    engines = engines_by_shape(lambda obs, num_actions: make(spec, obs, num_actions, own), shapes)
+    pairs = zip(engines, duty.act_in_numpy, strict=True)
+    return [in_numpy(spec) if numpy else by_engine(engine) for engine, numpy in pairs]
 
 
 def _write(words: io.TextIOBase, text: str) -> None:

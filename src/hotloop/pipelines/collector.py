@@ -51,6 +51,9 @@ class Collects(Protocol):
     def act_with(self, weights: Mapping[str, np.ndarray]) -> None:
         """Act with these from now on."""
 
+    def prepare(self) -> None:
+        """Do once what a turn takes of the policy, so that it is compiled; nothing else comes of it."""
+
     def choose(self, env_steps: int) -> list[np.ndarray]:
         """Actions for all envs, which are about to take them."""
 
@@ -98,6 +101,15 @@ class Share:
         """Act with these from now on."""
         self.actor.policy = self._freeze(weights)
 
+    def prepare(self) -> None:
+        """Act on what the envs show, and tell the errors of a parcel, both in vain."""
+        actor = self.actor
+        actor.explorer.q_values(actor.policy, actor.obs, np.random.default_rng(0))
+        if self._tells_errors:
+            parcel = self.packer.new_parcel()
+            parcel.num_frames[...] = parcel.num_rows[...] = 1
+            first_errors(actor.policy, parcel)
+
     def take(self, weights_version: int) -> Packed:
         """What was packed."""
         parcel = self.packer.take(weights_version)
@@ -131,6 +143,10 @@ class Collector:
     def act_with(self, weights: Mapping[str, np.ndarray]) -> None:
         """Act with these from now on."""
         self.share.act_with(weights)
+
+    def prepare(self) -> None:
+        """Do once what a turn takes of the policy."""
+        self.share.prepare()
 
     def choose(self, env_steps: int) -> list[np.ndarray]:
         """Actions for all envs."""
@@ -193,6 +209,11 @@ class TeamCollector:
         """Act with these from now on: those of each learner, below its name."""
         for index, share in enumerate(self.shares):
             share.act_with(below(learner_name(index), weights))
+
+    def prepare(self) -> None:
+        """Do once what a turn takes of each learner's policy."""
+        for share in self.shares:
+            share.prepare()
 
     def choose(self, env_steps: int) -> list[np.ndarray]:
         """Actions of each agent in all envs."""

@@ -52,6 +52,10 @@ ON_THE_CPU = {"JAX_PLATFORMS": "cpu", "HOTLOOP_TORCH_DEVICE": "cpu"}
 COMMAND = "import sys; sys.path[:] = {path!r}; from hotloop.pipelines.actor_process import main; main({orders})"
 
 
+NEWEST_FIRST = "(most recent call first):"
+"""Above the stack of a thread, as `faulthandler` writes it."""
+
+
 class Loss(NamedTuple):
     """A process that has ended, or was ended."""
 
@@ -64,8 +68,10 @@ class Loss(NamedTuple):
     """When it was noticed, by `time.monotonic_ns`."""
 
     def __str__(self) -> str:
-        last = self.words.strip().rpartition("\n")[2]
-        return f"actor {self.actor} (pid {self.pid}) {self.how}" + (f": {last}" if last else "")
+        lines = self.words.strip().splitlines() or [""]
+        stack = next((n for n, line in enumerate(lines) if line.rstrip().endswith(NEWEST_FIRST)), None)
+        last = lines[-1] if stack is None or stack + 1 == len(lines) else lines[stack + 1]
+        return f"actor {self.actor} (pid {self.pid}) {self.how}" + (f": {last.strip()}" if last else "")
 
 
 class Gone(NamedTuple):
@@ -106,7 +112,13 @@ class Crew:
 
     def start(self) -> None:
         """Start all processes."""
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise ActorsFailed(
+                f"the thread that watches over the actors could not be started ({error}); end other processes or "
+                "threads, or have more of them allowed (ulimit -u, pids.max of the control group)"
+            ) from error
 
     def work(self) -> None:
         """Nothing: processes work by themselves."""

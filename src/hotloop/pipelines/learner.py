@@ -64,7 +64,7 @@ class Learner:
 
     def __init__(self, spec: Spec, engine: Engine, replay: HostReplay, spans: Spans, update: Update) -> None:
         """`update` is the engine's `update`, or what stands in for it."""
-        self.engine, self.replay, self._spans, self.update = engine, replay, spans, update
+        self.engine, self.replay, self.spans, self.update = engine, replay, spans, update
         block = spec.block_plan
         self.portions = block.updates // spec.updates_per_draw
         self.limiter: Dues = Limiter(block.env_steps)
@@ -110,7 +110,7 @@ class Learner:
 
     def draw(self, env_steps: int) -> Portion:
         """The batches of a block's first portion of gradient steps."""
-        with self._spans["sample"]:
+        with self.spans["sample"]:
             return self._draw(0, Period(self.followed_until, env_steps))
 
     def _draw(self, portion: int, period: Period) -> Portion:
@@ -127,17 +127,18 @@ class Learner:
         learned = self._learn_portion(self.state, drawn, is_last=self.portions == 1)
         sums = learned.sums
         for number in range(1, self.portions):
-            with self._spans["redraw"]:
+            with self.spans["redraw"]:
                 self.replay.learned(drawn.batches, np.asarray(learned.td_KB))
                 drawn = self._draw(number, drawn.period)
             learned = self._learn_portion(learned.state, drawn, is_last=number == self.portions - 1)
             sums = sums + learned.sums
         return LearnedBlock(learned.state, sums, learned.td_KB, drawn.batches, drawn.period)
 
-    def _lesson(self, state: State, drawn: Portion, *, is_last: bool) -> Lesson[State]:
+    def lesson(self, state: State, drawn: Portion, *, is_last: bool) -> Lesson[State]:
+        """What its engine is told of a portion of gradient steps."""
         items, weight = drawn.batches.items, drawn.batches.weight
         if self._transfers_apart:
-            with self._spans["transfer"]:
+            with self.spans["transfer"]:
                 items, weight = self.engine.put((items, weight))
         counted = self.turns if self._rate_in_turns else drawn.period.since
         rate = schedules.value_at(counted, xp=schedules.Scalars, **self._learning_rate)
@@ -145,8 +146,8 @@ class Learner:
         return Lesson(state, items, weight, rate, target_moves, drawn.draws)
 
     def _learn_portion(self, state: State, drawn: Portion, *, is_last: bool) -> Learned[State]:
-        lesson = self._lesson(state, drawn, is_last=is_last)
-        with self._spans["update"]:
+        lesson = self.lesson(state, drawn, is_last=is_last)
+        with self.spans["update"]:
             return self.update(*lesson)
 
     @property
@@ -159,26 +160,33 @@ class Learner:
         self.state, self.followed_until = learned.state, learned.period.until
         self.turns += 1
         if self._beta is not None:
-            with self._spans["sample"]:
+            with self.spans["sample"]:
                 self.replay.learned(learned.batches, np.asarray(learned.td_KB))
 
     def prepare(self, updates: float) -> Choice | None:
         """Have compiled what so many gradient steps take; returns what the engine chose by measuring, if anything."""
-        shape = self._shape
-        items = items_of(self.replay.whole_row, shape, zeros_of)
-        weight = np.ones(shape, np.float32) if self._beta else None
-        draws = draw(self._wanted, np.random.default_rng(0)) if self._wanted else None
-        choice = self.engine.prepare(items, weight, draws, updates)
+        choice = self.engine.prepare(*self._blanks(), updates)
         if self.update != self.engine.update:  # a stand-in may have something to compile, too
-            self.update(self.engine.init(0), items, weight, 0.0, 0, draws)
+            self.update(*self.blank_lesson())
         return choice
+
+    def blank_lesson(self) -> Lesson[State]:
+        """One of the form of all, from which nothing is to be learned."""
+        items, weight, draws = self._blanks()
+        return Lesson(self.engine.init(0), items, weight, 0.0, 0, draws)
+
+    def _blanks(self) -> tuple[Items, np.ndarray | None, Arrays]:
+        """Batches, weights and draws."""
+        items = items_of(self.replay.whole_row, self._shape, zeros_of)
+        weight = np.ones(self._shape, np.float32) if self._beta else None
+        return items, weight, draw(self._wanted, np.random.default_rng(0)) if self._wanted else None
 
 
 def learn_together(learners: Sequence[Learner], drawn: Sequence[Portion]) -> list[LearnedBlock]:
     """`learn` for learners of one engine, in one batched program."""
     first = learners[0]
-    lessons = [one._lesson(one.state, portion, is_last=True) for one, portion in zip(learners, drawn, strict=True)]
-    with first._spans["update"]:
+    lessons = [one.lesson(one.state, portion, is_last=True) for one, portion in zip(learners, drawn, strict=True)]
+    with first.spans["update"]:
         learned = first.engine.update_all(lessons)
     return [
         LearnedBlock(one.state, one.sums, one.td_KB, portion.batches, portion.period)

@@ -192,12 +192,6 @@ class LearningRun(ABC):
         info = {f"{key}_mean": total / count for key, total in self.totals.info.items()} if count else {}
         return {**info, "env_failures": self.failures, "replay_size": self.learner.replay.size}
 
-    def samples_per_insert(self) -> float:
-        """Samples learned from for each transition since learning began."""
-        learned = max(1, self.env_steps - self.first_update_at + self.block_plan.env_steps)
-        updates = self.engine.counts(self.learner.state).updates
-        return updates * self.spec.replay.batch_size / learned if self.first_update_at else 0.0
-
     def notices(self) -> list[str]:
         """Envs that raised since the last time this was asked."""
         fresh, self._told = self.failures - self._told, self.failures

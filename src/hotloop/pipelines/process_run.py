@@ -7,29 +7,28 @@ from typing import cast
 
 import numpy as np
 
-from hotloop.engines.protocol import Choice, Engine, Weights
+from hotloop.engines.protocol import Engine, Weights
 from hotloop.evaluate import Episodes, Tell
 from hotloop.members import Members
 from hotloop.pipelines.actor_parcels import room_of
-from hotloop.pipelines.crews import Brought, Seats, crew_of
+from hotloop.pipelines.crews import AnyCrew, Brought, Seats, crew_of
 from hotloop.pipelines.learner import Update
-from hotloop.pipelines.learning_run import EPISODES_LOST, STAGES, LearningRun
-from hotloop.pipelines.supply import AnyCrew, Supply
+from hotloop.pipelines.learning_run import EPISODES_LOST, STAGES
+from hotloop.pipelines.parcel_learner import ParcelLearner, of_no_actor
+from hotloop.pipelines.supply import Supply
 from hotloop.pipelines.sync import learn_if_due
 from hotloop.plain import Figures
-from hotloop.random_streams import generator_to_array
 from hotloop.replay.host import HostReplay
-from hotloop.replay.parcels import Account, Packed, finished_in
+from hotloop.replay.parcels import Account, Packed
 from hotloop.runs.state import to_arrays
 from hotloop.spans import Spans
 from hotloop.spec import Spec
 from hotloop.transport.exchange import Exchange
 from hotloop.transport.form import Form
-from hotloop.transport.protocol import ActorStatus
 from hotloop.trees import Arrays, Specs
 
 
-class ProcessRun(LearningRun):
+class ProcessRun(ParcelLearner):
     """A learner, and actors elsewhere."""
 
     def __init__(
@@ -44,15 +43,9 @@ class ProcessRun(LearningRun):
         brought: Brought,
     ) -> None:
         """`form` is what is exchanged with the actors, `obs` the shapes of an observation."""
-        super().__init__(spec, engine, replay, update, members, Spans(*STAGES, "wait", "publish"))
-        self._obs, self._brought = obs, brought
-        self._largest_share = room_of(spec, form.actors)
-        self._explorer = self.acting(self._largest_share)
-        self.supply = Supply(spec, form, self.spans, self)
-
-    def compile(self) -> Choice | None:
-        """Act and learn once, so that all is compiled before the clock runs."""
-        return self.compile_for(self._explorer, self._obs, self._largest_share)
+        spans, rows = Spans(*STAGES, "wait", "publish"), room_of(spec, form.actors)
+        super().__init__(spec, engine, replay, update, members, spans, obs, rows)
+        self.supply, self._brought = Supply(spec, form, spans, self), brought
 
     def begin(self) -> None:
         """Fresh weights, an empty replay, actors that begin."""
@@ -92,36 +85,19 @@ class ProcessRun(LearningRun):
     def store(self, parcel: Arrays) -> Account[np.ndarray]:
         """Put a parcel into the replay."""
         packed = cast(Packed, parcel)
-        self.learner.replay.take_in(packed)
-        self.supply.note_first_errors(packed)
-        if (finished := finished_in(packed.account)) is not None:
-            self.add_finished(finished)
+        self.take_in(packed)
         return packed.account
 
     # -- what the host loop asks for --------------------------------------------------------------------
 
-    @property
-    def failures(self) -> int:
-        """Times an env raised and was built anew."""
-        return self.failed_before + self.supply.failures
-
-    @property
-    def last_failure(self) -> str:
-        """What the env that last had to be built anew had raised."""
-        return self.supply.last_failure
-
     def evaluate(self, tell: Tell | None = None, attempt: int = 0) -> list[Episodes]:
         """Greedy episodes on envs of their own, in this process."""
-        self.policy = self._freeze(self.engine.weights(self.learner.state))
+        self.play_with_learner()
         return super().evaluate(tell, attempt)
 
     def notices(self) -> list[str]:
         """Envs that raised, and actors that were replaced."""
         return [*super().notices(), *self.supply.notices()]
-
-    def statuses(self) -> list[ActorStatus]:
-        """What is known of each actor."""
-        return self.supply.statuses()
 
     def own_figures(self) -> Figures:
         """Beside the usual what the actors did since this was last asked."""
@@ -138,7 +114,8 @@ class ProcessRun(LearningRun):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Learner, replay and counters; actors begin anew after a resume."""
-        return to_arrays({**self.learner_parts(of_no_actor()), "waiting": np.int64(self.supply.waiting)})
+        counted = {"waiting": np.int64(self.supply.waiting), "inserted": np.int64(self.inserted)}
+        return to_arrays({**self.learner_parts(of_no_actor()), **counted})
 
     def restore(self, arrays: dict[str, np.ndarray]) -> list[str]:
         """Take back what `arrays` gave; returns what could not be restored, in words."""
@@ -147,15 +124,11 @@ class ProcessRun(LearningRun):
         self.begin_learning()
         self.forget_totals()
         of_learner = dict(arrays)
-        waiting = of_learner.pop("waiting", np.int64(0))
+        waiting, inserted = (of_learner.pop(name, np.int64(0)) for name in ("waiting", "inserted"))
         restored = self.restore_learner(of_learner, of_no_actor())
         self.count_skipped()
+        self.inserted = int(inserted)
         self.supply.begin()
         self.supply.waiting = int(waiting) if restored.has_replay else 0
         self.totals = restored.totals
         return [EPISODES_LOST] if restored.has_replay else [EPISODES_LOST, self.begin_without_replay()]
-
-
-def of_no_actor() -> np.ndarray:
-    """What stands where other pipelines keep the state of their actor's random stream: actors have their own."""
-    return generator_to_array(np.random.default_rng(0))

@@ -3,43 +3,41 @@
 As `process_run.py`, but that a parcel has a part for each learner, and that weights of all are published together.
 """
 
-import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple, TypedDict, cast
 
 import numpy as np
 
-from hotloop.engines.protocol import Choice, Engine, Weights
+from hotloop.engines.protocol import Engine, Weights
 from hotloop.envs.gym_types import Make
 from hotloop.envs.host_spaces import HostSpaces
 from hotloop.envs.team import TeamSpaces, agents_of_learners
 from hotloop.evaluate import Episodes, Tell
 from hotloop.members import Members, seeds
 from hotloop.pipelines.actor_parcels import room_of
-from hotloop.pipelines.crews import Brought, Seats, crew_of
-from hotloop.pipelines.learning_run import EPISODES_LOST, STAGES, LearningRun
-from hotloop.pipelines.process_run import ProcessRun, of_no_actor
+from hotloop.pipelines.crews import AnyCrew, Brought, Seats, crew_of
+from hotloop.pipelines.learning_run import EPISODES_LOST, STAGES
+from hotloop.pipelines.parcel_learner import ParcelLearner, of_no_actor
 from hotloop.pipelines.processes import (
+    ActorsPipeline,
     actors_of,
     exchange_form,
     parcel_of,
-    plan_of,
     refuse_what_cannot_be,
     replay_of,
     weights_of,
 )
-from hotloop.pipelines.supply import AnyCrew, Supply
+from hotloop.pipelines.supply import Supply
 from hotloop.pipelines.sync import learn_if_due
 from hotloop.pipelines.team_names import TEAM, learner_name
 from hotloop.pipelines.team_run import TeamRun
 from hotloop.plain import Figures
 from hotloop.replay.host import HostReplay
-from hotloop.replay.parcels import Account, TeamParcel, account_form, finished_in
+from hotloop.replay.parcels import Account, TeamParcel, account_form
 from hotloop.runs.state import from_arrays, to_arrays
 from hotloop.spans import Spans
 from hotloop.spec import Spec
 from hotloop.transport.exchange import Exchange
-from hotloop.transport.protocol import ActorStatus
 from hotloop.trees import Arrays, ArraySpec, Specs
 
 
@@ -53,7 +51,7 @@ class Taught(NamedTuple):
     """Observations that an actor acts on at a time, at most."""
 
 
-class ProcessTeamPipeline:
+class ProcessTeamPipeline(ActorsPipeline):
     """Shapes and sizes; processes are started by a session."""
 
     def __init__(
@@ -61,7 +59,7 @@ class ProcessTeamPipeline:
     ) -> None:
         """`make` and `network` are what the user brought along, if anything."""
         refuse_what_cannot_be(spec)
-        self.spec, self.spaces, self._brought = spec, spaces, Brought(make, network)
+        self.spaces = spaces
         room, self.learners, parcels = room_of(spec, actors_of(spec)), list[Taught](), []
         weights: dict[str, ArraySpec] = {}
         for index, (agents, engine) in enumerate(zip(agents_of_learners(spaces, spec), engines, strict=True)):
@@ -70,8 +68,8 @@ class ProcessTeamPipeline:
             parcels.append(parcel_of(spec, of_agents, replay, rows))
             weights |= {f"{learner_name(index)}/{name}": form for name, form in weights_of(engine).items()}
             self.learners.append(Taught(engine, replay, of_agents, rows))
-        self.form = exchange_form(spec, cast(Specs, TeamParcel(account_form(), tuple(parcels))), weights)
-        self._sessions: list[ProcessTeam] = []
+        form = exchange_form(spec, cast(Specs, TeamParcel(account_form(), tuple(parcels))), weights)
+        super().__init__(spec, form, Brought(make, network))
 
     @property
     def replay(self) -> HostReplay:
@@ -82,34 +80,20 @@ class ProcessTeamPipeline:
         """Memory of that one."""
         return self.replay.num_bytes()
 
-    def plan(self) -> Figures:
-        """What the actors will be and take: numbers by name."""
-        return plan_of(self.spec, self.form)
-
     def session(self, members: Members) -> "ProcessTeam":
         """Its state, for the host loop to drive."""
-        made = ProcessTeam(self, members, self._brought)
-        self._sessions.append(made)
+        made = ProcessTeam(self, members, self.brought)
+        self.supplies.append(made.supply)
         return made
 
-    def close(self) -> None:
-        """Stop the actors of every session, whatever has become of it."""
-        with contextlib.ExitStack() as all_of_them:
-            for session in self._sessions:
-                all_of_them.callback(session.close)
 
-
-class Pupil(LearningRun):
+class Pupil(ParcelLearner):
     """One learner of a team whose actors are elsewhere."""
 
     def __init__(self, spec: Spec, taught: Taught, seed: int, spans: Spans, supply: Supply) -> None:
-        super().__init__(spec, taught.engine, taught.replay, taught.engine.update, seeds([seed]), spans)
-        self._taught, self._supply = taught, supply
-        self._explorer = self.acting(taught.rows)
-
-    def compile(self) -> Choice | None:
-        """Act and learn once, so that all is compiled before the clock runs."""
-        return self.compile_for(self._explorer, self._taught.spaces.observations.shapes, self._taught.rows)
+        engine, obs = taught.engine, taught.spaces.observations.shapes
+        super().__init__(spec, engine, taught.replay, engine.update, seeds([seed]), spans, obs, taught.rows)
+        self.supply = supply
 
     def run_block(self) -> bool:
         """The gradient steps that are due."""
@@ -119,20 +103,6 @@ class Pupil(LearningRun):
     def act_with(self, weights: Weights) -> None:
         """Nothing: those of all learners are published together."""
 
-    def play_with_learner(self) -> None:
-        """Evaluations play with the present weights."""
-        self.policy = self._freeze(self.engine.weights(self.learner.state))
-
-    @property
-    def failures(self) -> int:
-        """Times an env raised and was built anew."""
-        return self.failed_before + self._supply.failures
-
-    @property
-    def last_failure(self) -> str:
-        """What the env that last had to be built anew had raised."""
-        return self._supply.last_failure
-
 
 class SavedTeam(TypedDict):
     """What a checkpoint holds beside the learners."""
@@ -141,6 +111,7 @@ class SavedTeam(TypedDict):
     blocks: np.ndarray
     waiting: np.ndarray
     transitions_waiting: np.ndarray
+    inserted: np.ndarray
 
 
 class ProcessTeam(TeamRun[Pupil]):
@@ -202,11 +173,8 @@ class ProcessTeam(TeamRun[Pupil]):
         """Put each learner's part of a parcel into its replay."""
         team = cast(TeamParcel[np.ndarray], parcel)
         for index, (run, packed) in enumerate(zip(self.runs, team.each, strict=True)):
-            run.learner.replay.take_in(packed)
-            self.supply.note_first_errors(packed)
+            run.take_in(packed)
             self._waiting[index] += int(packed.account.env_steps)
-            if (finished := finished_in(packed.account)) is not None:
-                run.add_finished(finished)
         self.episodes += int(team.account.episodes)
         return team.account
 
@@ -221,10 +189,6 @@ class ProcessTeam(TeamRun[Pupil]):
     def notices(self) -> list[str]:
         """Envs that raised, and actors that were replaced."""
         return [*super().notices(), *self.supply.notices()]
-
-    def statuses(self) -> list[ActorStatus]:
-        """What is known of each actor."""
-        return self.supply.statuses()
 
     def own_figures(self) -> Figures:
         """Beside the usual what the actors did since this was last asked."""
@@ -252,6 +216,7 @@ class ProcessTeam(TeamRun[Pupil]):
             "blocks": np.asarray(self.blocks),
             "waiting": np.asarray(self.supply.waiting, np.int64),
             "transitions_waiting": self._waiting,
+            "inserted": np.array([run.inserted for run in self.runs], np.int64),
         }
 
     def restore(self, arrays: dict[str, np.ndarray]) -> list[str]:
@@ -265,8 +230,9 @@ class ProcessTeam(TeamRun[Pupil]):
         saved: SavedTeam = from_arrays({TEAM: self._saved()}, of_team)[TEAM]
         self.episodes, self.blocks = int(saved["episodes"]), int(saved["blocks"])
         each = [run.restore_learner(part, of_no_actor()) for run, part in zip(self.runs, parts, strict=True)]
-        for run in self.runs:
+        for run, inserted in zip(self.runs, saved["inserted"], strict=True):
             run.count_skipped()
+            run.inserted = int(inserted)
         self.supply.begin()
         lost = [EPISODES_LOST]
         if all(restored.has_replay for restored in each):
@@ -276,7 +242,3 @@ class ProcessTeam(TeamRun[Pupil]):
         for run, restored in zip(self.runs, each, strict=True):
             run.totals = restored.totals
         return list(dict.fromkeys(lost))
-
-
-InProcesses = ProcessRun | ProcessTeam
-"""A session whose actors are elsewhere."""

@@ -14,12 +14,12 @@ Here are shapes and sizes; what runs is in `process_run.py`.
 """
 
 import contextlib
-import os
 from collections.abc import Mapping
 from typing import cast
 
 import numpy as np
 
+from hotloop.cores import usable_cores
 from hotloop.engines.protocol import Engine
 from hotloop.envs.gym_types import Make
 from hotloop.envs.host_spaces import HostSpaces
@@ -30,6 +30,7 @@ from hotloop.pipelines.actor_parcels import parcels_of, room_of, shares_of, step
 from hotloop.pipelines.crew import descriptors_of
 from hotloop.pipelines.crews import Brought
 from hotloop.pipelines.process_run import ProcessRun
+from hotloop.pipelines.supply import Supply
 from hotloop.plain import Figures
 from hotloop.replay.frames import Frames
 from hotloop.replay.host import HostReplay
@@ -43,7 +44,7 @@ from hotloop.trees import ArraySpec, Specs, leaves
 
 def actors_of(spec: Spec) -> int:
     """How many actors step the envs of a spec."""
-    wanted = spec.actors.count or max(1, (os.cpu_count() or 1) - 1)
+    wanted = spec.actors.count or max(1, usable_cores() - 1)
     if spec.actors.count is not None and wanted > spec.env.num_envs:
         raise SpecError(
             f"actors.count is {wanted}, but there are {spec.env.num_envs} env(s) to share out; use at most as many, or "
@@ -64,11 +65,15 @@ def parcel_of(spec: Spec, spaces: HostSpaces, replay: HostReplay, num_envs: int)
     num_actions, steps = spaces.actions.size if spec.env.action_mask else None, steps_per_parcel(spec)
     begin = steps_that_begin(spec)
     form = form_of(spec.replay, spaces.observations.shapes, num_envs, steps, num_actions, spec.env.info, begin)
-    store = replay.store
+    store, too_many = replay.store, None
     if isinstance(store, Frames) and (most := leaves(form.frames)[0].shape[0]) > store.capacity:
+        too_many = f", with room for {store.capacity} frames, but a parcel of {num_envs} env(s) x {steps} steps may "
+        too_many += f"bring {most}"
+    elif (most := form.error.shape[0]) > spec.replay.capacity:
+        too_many = f", but a parcel of {num_envs} env(s) x {steps} steps may bring {most} transitions"
+    if too_many is not None:
         raise SpecError(
-            f"replay.capacity is {spec.replay.capacity}, with room for {store.capacity} frames, but a parcel of "
-            f"{num_envs} env(s) x {steps} steps may bring {most}; raise replay.capacity, use more actors, or lower "
+            f"replay.capacity is {spec.replay.capacity}{too_many}; raise replay.capacity, use more actors, or lower "
             "actors.steps_per_parcel"
         )
     return form
@@ -92,50 +97,52 @@ def refuse_what_cannot_be(spec: Spec) -> None:
     refuse_more_descriptors_than_there_are(descriptors_of(actors_of(spec)))
 
 
-def plan_of(spec: Spec, form: Form) -> Figures:
-    """What the actors will be and take: numbers by name."""
-    shares = shares_of(spec.env.num_envs, form.actors)
-    return {
-        "actors": form.actors,
-        "envs_of_each": [shares[0]] if shares[0] == shares[-1] else [shares[0], shares[-1]],
-        "threads_of_each": 1,
-        "steps_per_parcel": steps_per_parcel(spec),
-        "parcels": form.slots,
-        "shared_bytes": form.num_bytes,
-        "descriptors": descriptors_of(form.actors),
-    }
+class ActorsPipeline:
+    """What is exchanged with actors elsewhere, and the end of all of them."""
+
+    def __init__(self, spec: Spec, form: Form, brought: Brought) -> None:
+        self.spec, self.form, self.brought = spec, form, brought
+        self.supplies: list[Supply] = []
+        """Of each session."""
+
+    def plan(self) -> Figures:
+        """What the actors will be and take: numbers by name."""
+        form, shares = self.form, shares_of(self.spec.env.num_envs, self.form.actors)
+        return {
+            "actors": form.actors,
+            "envs_of_each": [shares[0]] if shares[0] == shares[-1] else [shares[0], shares[-1]],
+            "threads_of_each": 1,
+            "steps_per_parcel": steps_per_parcel(self.spec),
+            "parcels": form.slots,
+            "shared_bytes": form.num_bytes,
+            "descriptors": descriptors_of(form.actors),
+        }
+
+    def close(self) -> None:
+        """Stop the actors of every session, whatever has become of it."""
+        with contextlib.ExitStack() as all_of_them:
+            for supply in self.supplies:
+                all_of_them.callback(supply.close)
 
 
-class ProcessesPipeline:
+class ProcessesPipeline(ActorsPipeline):
     """Shapes and sizes; processes are started by a session."""
 
     def __init__(self, spec: Spec, spaces: HostSpaces, engine: Engine, make: Make | None, network: object) -> None:
         """`make` and `network` are what the user brought along, if anything."""
         refuse_what_cannot_be(spec)
-        self.spec, self.engine, self.update, self.spaces = spec, engine, engine.update, spaces
+        self.engine, self.update, self.spaces = engine, engine.update, spaces
         self.replay = replay_of(spec, spaces)
         parcel = parcel_of(spec, spaces, self.replay, room_of(spec, actors_of(spec)))
-        self.form = exchange_form(spec, cast(Specs, parcel), weights_of(engine))
-        self._brought = Brought(make, network)
-        self._sessions: list[ProcessRun] = []
+        super().__init__(spec, exchange_form(spec, cast(Specs, parcel), weights_of(engine)), Brought(make, network))
 
     def num_bytes(self) -> int:
         """Memory of the replay; beside it `form.num_bytes` are shared with the actors."""
         return self.replay.num_bytes()
 
-    def plan(self) -> Figures:
-        """What the actors will be and take: numbers by name."""
-        return plan_of(self.spec, self.form)
-
-    def session(self, members: Members) -> "ProcessRun":
+    def session(self, members: Members) -> ProcessRun:
         """Its state, for the host loop to drive."""
         spec, obs = self.spec, self.spaces.observations.shapes
-        made = ProcessRun(spec, self.engine, self.replay, self.update, members, self.form, obs, self._brought)
-        self._sessions.append(made)
+        made = ProcessRun(spec, self.engine, self.replay, self.update, members, self.form, obs, self.brought)
+        self.supplies.append(made.supply)
         return made
-
-    def close(self) -> None:
-        """Stop the actors of every session, whatever has become of it."""
-        with contextlib.ExitStack() as all_of_them:
-            for session in self._sessions:
-                all_of_them.callback(session.close)

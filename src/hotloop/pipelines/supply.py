@@ -8,7 +8,7 @@ one learner (`process_run.py`) or those of a team (`process_team.py`).
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from hotloop.pipelines.actor_figures import ActorFigures, State
 from hotloop.pipelines.actor_loop import ENV_STEPS
 from hotloop.pipelines.actor_parcels import transitions_ahead
 from hotloop.pipelines.crew import Gone, Loss
+from hotloop.pipelines.crews import AnyCrew
+from hotloop.pipelines.session import Session
 from hotloop.pipelines.timeline import Timeline
 from hotloop.plain import Figures
 from hotloop.replay.parcels import Account, Packed
@@ -46,7 +48,7 @@ class Learns(Protocol):
     def named_weights(self) -> Mapping[str, np.ndarray]:
         """What actors are to act with."""
 
-    def new_crew(self, exchange: Exchange) -> "AnyCrew":
+    def new_crew(self, exchange: Exchange) -> AnyCrew:
         """Actors that take part in an exchange, not started yet."""
 
     def store(self, parcel: Arrays) -> Account[np.ndarray]:
@@ -56,7 +58,7 @@ class Learns(Protocol):
 class Supply:
     """Actors elsewhere, and what is exchanged with them; `begin` starts them, `close` ends them."""
 
-    crew: "AnyCrew | None" = None
+    crew: AnyCrew | None = None
     waiting = 0
     """Env steps that are stored, and not counted yet."""
     _failures = 0
@@ -71,7 +73,8 @@ class Supply:
         self._untold: list[Loss] = []
 
     def begin(self) -> None:
-        """Start the actors and wait until each has begun; those that there were are stopped."""
+        """Start the actors and wait until each has begun, or a signal asks for the end; those that there were are
+        stopped."""
         self.close()
         with contextlib.ExitStack() as undone:
             self._exchange = Exchange(self.form)
@@ -86,7 +89,7 @@ class Supply:
             undone.callback(self.close)
             self.crew.start()
             self._figures = ActorFigures(self.spec, self.form.slots, self._end.statuses())
-            while not self.crew.are_ready():
+            while not self.crew.are_ready() and not end_is_wanted():  # whoever drives the run sees to that
                 self.crew.raise_if_lost()
                 time.sleep(START_SECONDS)
             self._allow()
@@ -137,7 +140,8 @@ class Supply:
 
     def go_on(self) -> None:
         """A block is learned from: let actors go on."""
-        if time.monotonic() - self._published_at > LONGEST_UNPUBLISHED:  # before it learns: actors explore by env steps
+        # Before it learns as well: actors explore by env steps, and in_step no clock decides what they know of these.
+        if self._in_step or time.monotonic() - self._published_at > LONGEST_UNPUBLISHED:
             self._publish()
         self._allow()
 
@@ -185,10 +189,10 @@ class Supply:
     # -- weights ----------------------------------------------------------------------------------------
 
     def renew_weights(self) -> None:
-        """There are new weights: publish them, or if others were just now, before the learner waits. Actors take them
-        for the next parcel."""
+        """There are new weights: publish them, or if others were just now, before the learner waits; in_step with the
+        block. Actors take them for the next parcel."""
         self._is_published = False
-        if self._in_step or time.monotonic() - self._published_at >= PUBLISH_SECONDS:
+        if not self._in_step and time.monotonic() - self._published_at >= PUBLISH_SECONDS:
             self._publish()
 
     def _publish(self) -> None:
@@ -254,35 +258,8 @@ class Supply:
         return {"transitions_waiting": self.waiting, **self._figures.line(self._end.statuses(), state)}
 
 
-class AnyCrew(Protocol):
-    """The actors, wherever they are."""
+@runtime_checkable
+class InProcesses(Session, Protocol):
+    """A session whose actors are elsewhere."""
 
-    def start(self) -> None:
-        """Have them begin."""
-
-    def work(self) -> None:
-        """Have those that are in this process take a turn."""
-
-    def raise_if_lost(self) -> None:
-        """Raise what ends the run, if it cannot go on with them."""
-
-    def are_ready(self) -> bool:
-        """Whether each has begun to act."""
-
-    def made_by_the_dead(self) -> list[Gone]:
-        """For each actor what processes that have ended made."""
-
-    def pids(self) -> list[int | None]:
-        """The process of each actor, if it has one."""
-
-    def restarts_of(self) -> list[int]:
-        """How many processes of each actor have ended."""
-
-    def losses(self) -> list[Loss]:
-        """Processes that have ended since this was last asked."""
-
-    def last_failure(self) -> str:
-        """What the env that last had to be built anew had raised."""
-
-    def stop(self) -> None:
-        """Have all end."""
+    supply: Supply

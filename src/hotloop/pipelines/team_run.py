@@ -55,9 +55,11 @@ class TeamRun(ABC, Generic[R]):
         return self.runs[0].env_steps
 
     def compile(self) -> Choice | None:
-        """Act and learn once with each engine, so that all is compiled before the clock runs."""
+        """Act and learn once with each engine, and together, so that all is compiled before the clock runs."""
         one_of_each = {id(run.engine): run for run in self.runs}
         choices = [run.compile() for run in one_of_each.values()]
+        if self._learns_together:
+            self.runs[0].engine.update_all([run.learner.blank_lesson() for run in self.runs])
         return next((choice for choice in choices if choice is not None), None)
 
     def advance(self, blocks: int) -> None:
@@ -82,7 +84,7 @@ class TeamRun(ABC, Generic[R]):
         for run, earned in zip(self.runs, transitions, strict=True):
             run.learner.earn(int(earned), run.env_steps, run.learning_starts)
         due = [run for run in self.runs if run.learner.takes_turn()]
-        if len(due) == len(self.runs) > 1 and self._learns_together:
+        if len(due) == len(self.runs) and self._learns_together:
             self._learn_together()
             return
         for run in due:
@@ -92,7 +94,7 @@ class TeamRun(ABC, Generic[R]):
     def _learns_together(self) -> bool:
         """Whether all learners' gradient steps are faster in one batched program."""
         are_alike = len({id(run.engine) for run in self.runs}) == 1
-        return are_alike and all(run.learner.can_learn_together for run in self.runs)
+        return len(self.runs) > 1 and are_alike and all(run.learner.can_learn_together for run in self.runs)
 
     def _learn_together(self) -> None:
         """The gradient steps of all, which count as taken, in one batched program."""

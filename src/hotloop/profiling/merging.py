@@ -26,7 +26,7 @@ def rows_of(path: Path) -> list[Figures]:
 
 
 def moved(rows: Sequence[Figures], engine: str, stages: Sequence[Stretch], start_ns: int) -> list[Figures]:
-    """The rows in microseconds since `start_ns`, with process numbers of their own; none if nothing tells when."""
+    """The rows in microseconds since `start_ns`, with process numbers of their own; none if no stage tells when."""
     apart = _microseconds_apart(rows, stages)
     if apart is None:
         return []

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from hotloop.pipelines.process_team import InProcesses
+from hotloop.pipelines.supply import InProcesses
 from hotloop.pipelines.timeline import Mark, Timeline, Track
 from hotloop.plain import Figures
 from hotloop.profiling.merging import moved, rows_of
@@ -22,7 +22,8 @@ from hotloop.replay.plan import readable
 from hotloop.runs.folder import RunFolder
 
 SECONDS = 2.0
-CALL_SECONDS = 0.2
+CALL_SECONDS, MOST_BLOCKS = 0.2, 1 << 16
+"""Of a call, between which there is a look at the clock."""
 MOST_EVENTS = 400_000
 """Of all actors: a trace that would have more is shorter."""
 FILE = "processes.json.gz"
@@ -42,7 +43,7 @@ def trace_processes(
     session: InProcesses, profiled: Profiled | None, folder: RunFolder, result: Figures, reporter: Reporter
 ) -> Path | None:
     """Leave `trace/processes.json.gz` in the run's folder; returns it, or None: then it has said why."""
-    path = folder.path / "trace" / FILE
+    path, missing = folder.path / "trace" / FILE, list[str]()
     try:
         with reporter.busy("tracing learner and actors"):
             timeline = record(session, SECONDS)
@@ -50,7 +51,10 @@ def trace_processes(
             if profiled is None:
                 write([timeline], path)
             else:
-                write([profiled.timeline, timeline], path, _rows_of_engine(profiled))
+                rows = _rows_of_engine(profiled)
+                if not rows:
+                    missing.append(f"what the profiler of engine {profiled.engine} saw: no stage tells when that was")
+                write([profiled.timeline, timeline], path, rows)
     except OSError as error:
         result["disk_error"] = said = f"the trace of learner and actors could not be written: {error}"
         reporter.warn(said)
@@ -60,23 +64,24 @@ def trace_processes(
         reporter.warn(f"no trace of learner and actors: {type(error).__name__}: {first_line}")
         return None
     seconds, lost = (timeline.ended_ns - timeline.began_ns) / 1e9, timeline.lost
-    missing = f"; {lost:,} events of actors found no room and are missing" if lost else ""
-    size = readable(path.stat().st_size)
-    reporter.say(f"traced {seconds:.1f} s more of {len(timeline.tracks)} processes: {size} in {path}{missing}")
+    if lost:
+        missing.append(f"{lost:,} events of actors, which found no room")
+    size, lacks = readable(path.stat().st_size), f"; missing in it: {'; '.join(missing)}" if missing else ""
+    reporter.say(f"traced {seconds:.1f} s more of {len(timeline.tracks)} processes: {size} in {path}{lacks}")
     return path
 
 
 def record(session: InProcesses, seconds: float) -> Timeline:
-    """Go on for so long, and write down what everyone does."""
-    session.forget_episodes()
+    """Go on for so long, or until a stop rule lets nothing more happen, and write down what everyone does."""
     with session.supply.recorded() as timeline:
         blocks, now = 1, time.monotonic()
-        until = now + seconds
-        while now < until and timeline.size < MOST_EVENTS:
-            began = now
+        until, before = now + seconds, -1
+        while now < until and timeline.size < MOST_EVENTS and (env_steps := session.read().env_steps) != before:
+            began, before = now, env_steps
+            session.forget_episodes()  # of which so many would end it
             session.advance(blocks)  # of which each call takes a while by itself
             now = time.monotonic()
-            blocks = max(1, int(blocks * min(2.0, CALL_SECONDS / (now - began))))
+            blocks = min(MOST_BLOCKS, max(1, int(blocks * min(2.0, CALL_SECONDS / max(1e-9, now - began)))))
     return timeline
 
 

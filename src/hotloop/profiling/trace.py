@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from hotloop import registry
 from hotloop.engines.tracing import Trace
-from hotloop.pipelines.process_team import InProcesses
 from hotloop.pipelines.session import Session
+from hotloop.pipelines.supply import InProcesses
 from hotloop.pipelines.timeline import Timeline
 from hotloop.plain import Figures
 from hotloop.profiling.merging import STAGE
@@ -37,6 +37,7 @@ class Piece(NamedTuple):
     """A traced piece of a run."""
 
     blocks: int
+    env_steps: int
     seconds: float  # with writing it
     bytes: int
     path: Path  # of what Perfetto opens
@@ -80,21 +81,23 @@ def _trace_by_engine(
 
 
 def _longest_piece(session: Session, tracer: Tracer, drafts: Path) -> tuple[Piece, Path]:
-    """Trace longer and longer pieces, until the next would take too long or be too large; the last, and its folder."""
-    blocks = FIRST
+    """Trace longer and longer pieces, until the next would take too long or be too large, or a stop rule keeps them
+    short; the last, and its folder."""
+    blocks, before = FIRST, 0
     while True:
         draft = drafts / str(blocks)
         piece = _traced(session, tracer, draft, blocks)
         more = int(blocks * min(GROWTH, SECONDS / piece.seconds, MOST_BYTES / piece.bytes))
-        if more < 2 * blocks:
+        if more < 2 * blocks or piece.env_steps <= before:
             return piece, draft
         shutil.rmtree(draft)
-        blocks = more
+        blocks, before = more, piece.env_steps
 
 
 def _traced(session: Session, tracer: Tracer, folder: Path, blocks: int) -> Piece:
     """Run so many blocks while the profiler looks on; its start, which may take seconds once, is not counted."""
     session.forget_episodes()
+    before = session.read().env_steps
     recorded = session.supply.recorded() if isinstance(session, InProcesses) else nullcontext()
     with (
         tracer(folder) as trace,
@@ -103,7 +106,7 @@ def _traced(session: Session, tracer: Tracer, folder: Path, blocks: int) -> Piec
     ):
         began = time.perf_counter()
         session.advance(blocks)
-        session.read()  # sync
+        env_steps = session.read().env_steps - before  # sync
     seconds = time.perf_counter() - began
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return Piece(blocks, seconds, size, trace.path, timeline)
+    return Piece(blocks, env_steps, seconds, size, trace.path, timeline)

@@ -46,11 +46,12 @@ class Packer:
             self.store = Frames(obs, replay.stacked_frames, leaves(self.form.frames)[0].shape[0])
         self.frames_of_a_step = num_envs * (replay.stacked_frames + 1)  # at most: every env also begins an episode
         self.delay = DelayLine(replay.n_step, discount, num_envs, self.store.row, discount_per)
-        self._parcel, self._next = self._new_parcel(), self._new_parcel()
+        self._parcel, self._next = self.new_parcel(), self.new_parcel()
         self._parcel.account.env_steps_before[...] = env_steps_before
         self._rows = self._steps = self._env_steps = 0
 
-    def _new_parcel(self) -> Packed:
+    def new_parcel(self) -> Packed:
+        """An empty one, in memory of its own."""
         return cast(Packed, zeros_of(cast(Specs, self.form), ()))
 
     def begin(self, obs_N: Arrays) -> None:

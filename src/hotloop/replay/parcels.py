@@ -2,9 +2,10 @@
 transitions with their observations, if the replay keeps them whole.
 
 It refers to nothing outside itself: the frames of running episodes that its first transitions begin with come first in
-it. So parcels of many actors go into one replay in any order, and a lost one takes nothing but its own transitions
-along. Its arrays have fixed lengths, of which the first `num_frames` and `num_rows` entries are used: a parcel fits
-into memory that was laid out before. `replay/packer.py` packs it, `HostReplay.take_in` stores it.
+it. So parcels of many actors go into one replay in any order, and a lost one takes nothing along but its own
+transitions; with n-step returns some of these are of up to n - 1 steps of each env before it, which were pending then.
+Its arrays have fixed lengths, of which the first `num_frames` and `num_rows` entries are used: a parcel fits into
+memory that was laid out before. `replay/packer.py` packs it, `HostReplay.take_in` stores it.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,6 @@
 """A search: trials one after the other or side by side, until there are as many as were asked for."""
 
 import errno
-import os
 import random
 import shutil
 import time
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotloop.api import DEFAULT, Out, Source
+from hotloop.cores import usable_cores
 from hotloop.envs.naming import look_in_current_folder
 from hotloop.errors import SearchFailed, SpecError
 from hotloop.interrupts import Interrupts
@@ -144,7 +144,7 @@ def search_in(
         every = spec.evaluation.every
         warm_up = max(1, round(WARM_UP * spec.stop.steps / every)) if every and prune else None
         study = SearchStudy(folder.journal, parsed, spec.seed, warm_up=warm_up)
-        running = _Trials(subject, spec, study, folder, parallel or _cores() // CORES_PER_TRIAL or 1, reporter)
+        running = _Trials(subject, spec, study, folder, parallel or usable_cores() // CORES_PER_TRIAL or 1, reporter)
         if goes_on:
             reporter.say(f"continuing the search in {folder.path}: {len(running.records)} trial(s) have ended")
         try:
@@ -219,7 +219,7 @@ class _Trials:
         run, output = self.folder.run_of(asked.number), self.folder.output_of(asked.number)
         shutil.rmtree(run, ignore_errors=True)  # what is left of it from before it was interrupted
         output.unlink(missing_ok=True)
-        threads = max(1, _cores() // self._parallel) if self._parallel > 1 else None
+        threads = max(1, usable_cores() // self._parallel) if self._parallel > 1 else None
         self._running[TrialProcess(Task(self._subject, asked.values, run, output, threads))] = asked
 
     def _hear(self, process: TrialProcess) -> None:
@@ -306,8 +306,3 @@ class _Draws:
 
     def suggest_categorical(self, name: str, choices: Sequence[int]) -> int:
         return self._rng.choice(choices)
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -70,8 +70,8 @@ class SharedLearnerEnd:
 
     def in_ring(self, actor: int) -> int:
         """Parcels of an actor that have been handed over and not released."""
-        control = self._controls[actor]
-        return max(0, control.actor.parcels.load() - control.learner.released.load())  # it counts after it commits
+        released = self._controls[actor].learner.released.load()
+        return self._rings[actor].committed - released
 
     def wait(self, timeout: float) -> bool:
         """Wait until there is a parcel that has not been given; False after `timeout` seconds."""
@@ -87,8 +87,10 @@ class SharedLearnerEnd:
         self._actor_bells[actor].ring()
 
     def statuses(self) -> list[ActorStatus]:
-        """What is known of each actor."""
-        return [control.status() for control in self._controls]
+        """What is known of each actor; how many parcels were handed over is what its ring says, as an actor counts them
+        after it commits, and may be killed in between."""
+        each = [control.status() for control in self._controls]
+        return [status._replace(parcels=ring.committed) for status, ring in zip(each, self._rings, strict=True)]
 
     def dropped_transitions(self, actor: int) -> int:
         """In all parcels that an actor has given up."""

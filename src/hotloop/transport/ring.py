@@ -82,6 +82,11 @@ class RingReader:
         """The number of the parcel that is taken next."""
 
     @property
+    def committed(self) -> int:
+        """How many parcels have been committed, ever."""
+        return max(word.load() for word in self._committed)
+
+    @property
     def has_more(self) -> bool:
         """Whether that parcel is committed."""
         return self._committed[self.next % len(self._views)].load() == self.next + 1

@@ -26,7 +26,7 @@ PARCELS, SLOTS = 40, 8
 REPLAY_PARCELS = 200
 PARAMETERS = 5_000_000
 ROUNDS, WAKE_UPS, FULL_CALLS = 15, 500, 20_000
-TORN_SECONDS = 5.0
+TORN_SECONDS = 10.0
 PATIENCE = 30.0
 READY = 1
 """Transitions a process may make once to say that it is there."""

@@ -108,6 +108,7 @@ def test_the_example_trains_and_is_evaluated(tmp_path, example, steps):
     assert "'episodes': 20" in ran.stdout.splitlines()[1]
 
 
+@pytest.mark.heavy
 def test_a_file_that_names_a_module_of_the_folder_is_trained_evaluated_and_resumed_by_its_maker(here, tmp_path):
     assert _hotloop(here, "train", "mine.yaml", "--out", "run", "--json").json["env_steps"] == 600
     spec = yaml.safe_load((here / "run" / "spec.yaml").read_text())
@@ -127,6 +128,7 @@ def test_a_file_that_names_a_module_of_the_folder_is_trained_evaluated_and_resum
 
 
 @pytest.mark.parametrize("engine", ["torch", pytest.param("jax", marks=pytest.mark.heavy)])
+@pytest.mark.heavy
 def test_a_network_that_a_file_names_is_trained_evaluated_and_resumed_by_its_maker(here, tmp_path, engine):
     assert _hotloop(here, "train", "wide.yaml", "--engine", engine, "--out", "run", "--json").json["env_steps"] == 600
     spec = yaml.safe_load((here / "run" / "spec.yaml").read_text())

@@ -157,6 +157,7 @@ class Broken(Lines):
         return state, obs, reward.at[1].set(jnp.where(is_bad, jnp.nan, reward[1])), *rest
 
 
+@pytest.mark.heavy
 def test_one_agent_that_diverges_ends_the_run_at_once() -> None:
     """After as many skipped updates as the guard allows, however long a chunk is."""
     with pytest.raises(Diverged, match=r"the last 10 updates of agent 1 had a loss or gradient that is"):
@@ -201,6 +202,7 @@ def on_two(folder: Path) -> dict[str, Any]:
     return train(folder / "two", 2, set={"env.options": {"agents": 5}})
 
 
+@pytest.mark.heavy
 def test_five_agents_on_two_devices_are_those_on_one(folder: Path, on_two: dict[str, Any]) -> None:
     train(folder / "one", 1, set={"env.options": {"agents": 5}})
     one, two = (hotloop.load(folder / name, env=lambda **o: Lines(**o), which="last") for name in ("one", "two"))

@@ -221,6 +221,7 @@ def test_actors_are_as_many_as_help(stages, busy, cores, expected):
     assert pipeline_trial.actors_for(found, spec.with_field("actors.count", 3), busy, cores) == 3
 
 
+@pytest.mark.heavy
 def test_envs_that_wait_get_more_actors_than_there_are_cores_unasked(short):
     _, told = trained(Sleeping, **{"env.num_envs": 8})
     assert told.pipeline.startswith("pipeline: processes (measured: ")

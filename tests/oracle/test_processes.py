@@ -394,6 +394,7 @@ def test_a_run_in_processes_is_profiled(tmp_path):
     assert {"insert", "sample", "update", "wait"} <= stages
 
 
+@pytest.mark.heavy
 def test_a_profile_of_slow_envs_says_that_the_actors_hold_the_run_back(tmp_path):
     spec = {**SMALL, "pipeline": "processes", "actors": {"count": 1, "steps_per_parcel": 4}, "log": {"every": 40}}
     run = hotloop.profile(spec, env=Slow, out=tmp_path / "run", **{"stop.steps": 400})

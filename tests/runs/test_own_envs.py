@@ -118,6 +118,7 @@ def test_a_run_on_it_resumes_when_the_env_is_given_again(tmp_path):
     assert manifest(resumed.path)["env_steps"] == manifest(whole.path)["env_steps"]
 
 
+@pytest.mark.heavy
 def test_a_factory_or_an_instance_of_a_device_env_runs_on_the_device(tmp_path):
     made = hotloop.train(SPEC, out=tmp_path / "made", env=CartPole, **{"env.options.max_steps": 50})
     given = hotloop.train(SPEC, out=tmp_path / "given", env=CartPole(max_steps=50))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -171,8 +172,8 @@ class PlainRun:
             with self.spans["update"]:
                 pass
 
-    def read(self) -> None:
-        pass
+    def read(self) -> SimpleNamespace:
+        return SimpleNamespace(env_steps=sum(self.pieces))
 
 
 class PlainProfiler:

@@ -253,6 +253,7 @@ def test_a_signal_between_two_seeds_ends_the_run_before_the_next(tmp_path):
 
 
 @pytest.mark.parametrize("env_steps", [100, pytest.param(300, marks=pytest.mark.heavy)])
+@pytest.mark.heavy
 def test_after_a_kill_in_the_second_seed_a_resume_ends_in_the_same_bits(whole, tmp_path, env_steps):
     """Before the first checkpoint of that seed, which begins anew, and after it."""
     program = f"""
@@ -288,6 +289,7 @@ def test_a_kill_while_the_first_checkpoint_is_written_is_no_harm(whole, tmp_path
     assert digests(tmp_path / "run") == digests(whole[0].path)
 
 
+@pytest.mark.heavy
 def test_a_seed_that_has_checkpoints_is_never_begun_anew(copied):
     (copied / "seed-6" / "run.json").unlink()
     before = checkpoints(copied / "seed-6")
@@ -322,6 +324,7 @@ def test_a_finished_run_says_so_and_changes_nothing(whole, copied):
 
 
 @undrawn
+@pytest.mark.heavy
 def test_steps_moves_the_end_of_all_seeds(copied, tmp_path):
     longer = hotloop.resume(copied, steps=600)
     assert longer.env_steps == 600
@@ -345,6 +348,7 @@ def test_a_new_end_holds_for_the_seeds_that_a_stopped_resume_did_not_reach(copie
 
 
 @undrawn
+@pytest.mark.heavy
 def test_stop_ends_the_whole_run_saved(whole, tmp_path):
     run = hotloop.train(HOST, out=tmp_path / "run", listeners=[in_second_seed(lambda: hotloop.STOP)])
     assert (run.stopped, run.stopped_by) == ("stopped by on_log, in seed 6", "callback")
@@ -415,6 +419,7 @@ def test_a_goal_ends_each_seed_by_itself(tmp_path):
     assert last["by_seed"] == some.by_seed, "who has ended stands as it did in its last evaluation"
 
 
+@pytest.mark.heavy
 def test_without_a_folder_nothing_is_written_and_every_agent_is_there(whole, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = hotloop.train(HOST, out=None)
@@ -428,6 +433,7 @@ def test_without_a_folder_nothing_is_written_and_every_agent_is_there(whole, tmp
 
 
 @undrawn
+@pytest.mark.heavy
 def test_envs_of_ones_own_are_trained_on_too(tmp_path):
     from walk_env import Walk
 
@@ -462,6 +468,7 @@ def test_seeds_of_a_run_from_elsewhere_are_not_signed_as_ones_own(copied):
 
 
 @undrawn
+@pytest.mark.heavy
 def test_the_mode_that_the_first_seed_chose_is_that_of_all(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     from hotloop.engines.torch.engine import TorchEngine

@@ -1,7 +1,5 @@
 """A learner whose experience comes in parcels: of a run (`process_run.py`), or one of a team (`process_team.py`)."""
 
-import math
-
 import numpy as np
 
 from hotloop.engines.protocol import Choice, Engine
@@ -61,10 +59,6 @@ class ParcelLearner(LearningRun):
     def play_with_learner(self) -> None:
         """Evaluations play with the present weights."""
         self.policy = self._freeze(self.engine.weights(self.learner.state))
-
-    def most_eval_steps(self) -> int:
-        """As many fewer as there are actors: these step side by side, and an evaluation steps its envs one by one."""
-        return math.ceil(super().most_eval_steps() / self.supply.form.actors)
 
     def samples_per_insert(self) -> float:
         """Samples learned from for each transition that came since learning began."""

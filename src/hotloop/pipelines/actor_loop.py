@@ -92,6 +92,6 @@ class ActorLoop:
         actions = collector.choose(self._env_steps)
         self.end.enter(ActorState.ENV)
         made = collector.step(actions)
-        failures, self._failures = collector.failures - self._failures, collector.failures
+        failures, self._failures = collector.envs.failures - self._failures, collector.envs.failures
         self.end.count(transitions=made, env_failures=failures)
         self._env_steps += made * self.spec.env.num_envs // collector.num_envs  # others make theirs meanwhile

@@ -170,7 +170,7 @@ def _act(told: Orders, words: io.TextIOBase) -> None:
     with contextlib.ExitStack() as open_:
         open_.callback(end.close)
         collector = collector_of(duty, told.place, lambda shapes: _ways(duty, shapes))
-        open_.callback(collector.close)
+        open_.callback(collector.envs.close)
         loop = ActorLoop(duty.spec, told.place, collector, end)
         open_.enter_context(one_blas_thread())
         loop.begin()
@@ -183,9 +183,9 @@ def _work(loop: ActorLoop, end: SharedActorEnd, words: io.TextIOBase) -> None:
     while not end.should_stop:
         if end.wait_for_allowance(WAIT_SECONDS) and not end.should_stop:
             loop.turn()
-        if collector.failures != told:
-            told = collector.failures
-            _write(words, f"{ENV_RAISED}{collector.last_failure}")
+        if collector.envs.failures != told:
+            told = collector.envs.failures
+            _write(words, f"{ENV_RAISED}{collector.envs.last_failure}")
 
 
 def _leave_signals_to_the_learner() -> None:

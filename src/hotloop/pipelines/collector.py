@@ -38,12 +38,8 @@ class Collects(Protocol):
     num_envs: int
 
     @property
-    def failures(self) -> int:
-        """Times an env raised and was built anew."""
-
-    @property
-    def last_failure(self) -> str:
-        """What the env that last had to be built anew had raised."""
+    def envs(self) -> HostEnvs | TeamEnvs:
+        """Those that it steps."""
 
     def begin(self, streams: Sequence[np.random.Generator], seed: int) -> None:
         """Begin an episode in every env; each learner's share has a random stream of its own."""
@@ -66,9 +62,6 @@ class Collects(Protocol):
 
     def take(self, weights_version: int, dropped: int) -> Handed:
         """What was packed; `dropped` transitions were given up before it."""
-
-    def close(self) -> None:
-        """Close the envs."""
 
 
 class Share:
@@ -125,16 +118,6 @@ class Collector:
         self.envs, self.num_envs = envs, envs.num_envs
         self.share = Share(spec, envs, way, power, room_of(spec, actors), made_before)
 
-    @property
-    def failures(self) -> int:
-        """Times an env raised and was built anew."""
-        return self.envs.failures
-
-    @property
-    def last_failure(self) -> str:
-        """What the env that last had to be built anew had raised."""
-        return self.envs.last_failure
-
     def begin(self, streams: Sequence[np.random.Generator], seed: int) -> None:
         """Begin an episode in every env."""
         (stream,) = streams
@@ -169,10 +152,6 @@ class Collector:
         parcel.account.dropped[...] = dropped
         return Handed(cast(Arrays, parcel), rows_used(parcel), int(parcel.account.env_steps))
 
-    def close(self) -> None:
-        """Close the envs."""
-        self.envs.close()
-
 
 class TeamCollector:
     """Envs with several agents: a share for each learner, and an account of turns for all."""
@@ -188,16 +167,6 @@ class TeamCollector:
         ]
         self._account = cast(Account[np.ndarray], zeros_of(cast(Specs, account_form()), ()))
         self._made, self._ended, self._before = 0, 0, made_before
-
-    @property
-    def failures(self) -> int:
-        """Times an env raised and was built anew."""
-        return self.envs.failures
-
-    @property
-    def last_failure(self) -> str:
-        """What the env that last had to be built anew had raised."""
-        return self.envs.last_failure
 
     def begin(self, streams: Sequence[np.random.Generator], seed: int) -> None:
         """Begin an episode in every env."""
@@ -244,7 +213,3 @@ class TeamCollector:
         self._before, self._made, self._ended = self._before + made, 0, 0
         rows = [1] * len(leaves(account)) + [count for parcel in each for count in rows_used(parcel)]
         return Handed(cast(Arrays, TeamParcel(account, each)), rows, made)
-
-    def close(self) -> None:
-        """Close the envs."""
-        self.envs.close()

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from hotloop.pipelines.actor_loop import ActorLoop, Place
 from hotloop.pipelines.actor_process import Duty, collector_of
-from hotloop.pipelines.collector import Collects
 from hotloop.pipelines.crew import Gone, Loss
 from hotloop.pipelines.ways_to_act import Way
 from hotloop.transport.exchange import Exchange
@@ -26,7 +25,7 @@ class CrewHere:
             end = exchange.actor_seat(index).open()
             self._open.callback(end.close)
             collector = collector_of(duty, place, lambda _: ways)
-            self._open.callback(collector.close)
+            self._open.callback(collector.envs.close)
             self.loops.append(ActorLoop(duty.spec, place, collector, end))
 
     def start(self) -> None:
@@ -65,7 +64,7 @@ class CrewHere:
 
     def last_failure(self) -> str:
         """What the env that last had to be built anew had raised."""
-        failed: list[Collects] = [loop.collector for loop in self.loops if loop.collector.failures]
+        failed = [loop.collector.envs for loop in self.loops if loop.collector.envs.failures]
         return failed[-1].last_failure if failed else ""
 
     def stop(self) -> None:

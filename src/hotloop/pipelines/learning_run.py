@@ -7,7 +7,7 @@ Who makes the experience is another matter: envs in this process (`host_run.py`)
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -41,6 +41,35 @@ class HostTotals(NamedTuple):
     episode_return: float
     episode_length: float
     info: dict[str, float]
+
+
+class RunsBlocks(Protocol):
+    """One learner, or those of a team."""
+
+    spec: Spec
+    episodes: int
+    blocks: int
+
+    @property
+    def skipped_in_a_row(self) -> int:
+        """Gradient steps that were skipped in a row up to now, of whoever skipped most."""
+
+    def run_block(self) -> bool:
+        """One unit of work; False if someone does not want to wait for it."""
+
+
+def run_blocks(run: RunsBlocks, blocks: int) -> None:
+    """Run so many blocks, or fewer when a stop rule fires within."""
+    stop, guard = run.spec.stop, run.spec.guard
+    with one_blas_thread():
+        for _ in range(blocks):
+            if stop.episodes is not None and run.episodes >= stop.episodes:
+                return
+            if not run.run_block():
+                return
+            run.blocks += 1
+            if run.skipped_in_a_row >= guard.skips_in_a_row:
+                return
 
 
 class LearningRun(ABC):
@@ -111,16 +140,7 @@ class LearningRun(ABC):
 
     def advance(self, blocks: int) -> None:
         """Run so many blocks, or fewer when a stop rule fires within."""
-        stop, guard = self.spec.stop, self.spec.guard
-        with one_blas_thread():
-            for _ in range(blocks):
-                if stop.episodes is not None and self.episodes >= stop.episodes:
-                    return
-                if not self.run_block():
-                    return
-                self.blocks += 1
-                if self.skipped_in_a_row >= guard.skips_in_a_row:
-                    return
+        run_blocks(self, blocks)
 
     def add_finished(self, finished: Finished) -> None:
         """Count episodes that have ended."""

@@ -22,7 +22,7 @@ from hotloop.experience import Totals
 from hotloop.members import Members
 from hotloop.pipelines.host_team_play import play_team_on_host
 from hotloop.pipelines.learner import learn_together
-from hotloop.pipelines.learning_run import LearningRun
+from hotloop.pipelines.learning_run import LearningRun, run_blocks
 from hotloop.pipelines.session import Reading
 from hotloop.pipelines.team_names import TEAM, below, learner_name
 from hotloop.plain import Json, number
@@ -64,16 +64,12 @@ class TeamRun(ABC, Generic[R]):
 
     def advance(self, blocks: int) -> None:
         """Run so many blocks, or fewer when a stop rule fires within."""
-        stop, guard = self.spec.stop, self.spec.guard
-        with one_blas_thread():
-            for _ in range(blocks):
-                if stop.episodes is not None and self.episodes >= stop.episodes:
-                    return
-                if not self.run_block():
-                    return
-                self.blocks += 1
-                if any(run.skipped_in_a_row >= guard.skips_in_a_row for run in self.runs):
-                    return
+        run_blocks(self, blocks)
+
+    @property
+    def skipped_in_a_row(self) -> int:
+        """Of the learner that has skipped most."""
+        return max(run.skipped_in_a_row for run in self.runs)
 
     @abstractmethod
     def run_block(self) -> bool:

@@ -127,14 +127,14 @@ def _names(track: Track, number: int, *, names_process: bool) -> Iterator[Figure
 
 def _of_track(track: Track, number: int, start: int) -> Iterator[Figures]:
     place: Figures = {"pid": track.pid, "tid": number}
-    for name, began, ended in track.stretches:  # a nanosecond less: Perfetto rounds down, and drops what overlaps
+    for name, began, ended in track.stretches:  # a nanosecond less: rounded to microseconds, no two may overlap
         yield {"ph": "X", **place, "name": name, "ts": _us(began, start), "dur": _us(ended - 1, began)}
     for mark in (*track.marks, *track.taken):
         yield {"ph": "i", **place, "name": mark.name, "ts": _us(mark.at_ns, start), "s": "t"}
 
 
 def _arrows(timeline: Timeline, numbers: dict[str, int], start: int, ids: Iterator[int]) -> Iterator[Figures]:
-    """From the publication of weights to each actor that takes them; Perfetto wants a number for each."""
+    """From the publication of weights to each actor that takes them, each with a number of its own."""
     learner, *actors = timeline.tracks
     published = {mark.value: mark for mark in learner.taken}
     for track in actors:

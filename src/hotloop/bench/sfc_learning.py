@@ -1,7 +1,8 @@
 """Does it place more service chains than the heuristics? Three seeds of `sfc`, on 2, 4, 6 and 8 data centres.
 
-Every policy plays as many episodes, on data centres drawn alike; requests depend on how many decisions were taken, so
-they are not the same ones. Acceptance, by service too, delay and CPU use are means over them.
+Every policy plays as many episodes (untrained networks a quarter of them), on data centres drawn alike; requests depend
+on how many decisions were taken, so they are not the same ones. Acceptance, by service too, delay and CPU use are means
+over them; ± is the standard error of a mean over episodes, a range that of the mean over seeds.
 """
 
 import tempfile
@@ -14,7 +15,8 @@ from hotloop.plain import Json
 from hotloop.progress import Reporter
 from hotloop.runs import statistics
 
-FIRST_SEED, SEEDS, EPISODES = 100, 3, 64
+FIRST_SEED, SEEDS, EPISODES = 100, 3, 256
+UNTRAINED_EPISODES = 64
 DCS = (2, 4, 6, 8)
 UNTRAINED = {"stop.steps": 1, "evaluation.every": 0}
 """A block without gradient steps: what legal actions alone are worth."""
@@ -37,14 +39,19 @@ def run(reporter: Reporter) -> Result:
                 heuristics = played_by_heuristics(dcs)
                 agents = {
                     name: [
-                        load_with(run, {"env.options": {"dcs": dcs}}, which="last").evaluate(EPISODES, seed=dcs)
+                        load_with(run, {"env.options": {"dcs": dcs}}, which="last").evaluate(episodes, seed=dcs)
                         for run in runs
                     ]
-                    for name, runs in (("untrained network", fresh), ("sfc (DQN)", done))
+                    for name, runs, episodes in (
+                        ("untrained network", fresh, UNTRAINED_EPISODES),
+                        ("sfc (DQN)", done, EPISODES),
+                    )
                 }
             greedy = heuristics["greedy"]["acceptance_mean"]
             for name, figures in heuristics.items():
-                result.rows.append(_row(f"{dcs} DCs/{name}", figures, greedy))
+                row = _row(f"{dcs} DCs/{name}", figures, greedy)
+                row.note = f"± {figures['acceptance_error']:.3f}"
+                result.rows.append(row)
             for name, played in agents.items():
                 each = np.array([one["acceptance_mean"] for one in played])
                 means = {figure: float(np.mean([one[figure] for one in played])) for figure in played[0]}
@@ -57,7 +64,7 @@ def run(reporter: Reporter) -> Result:
 
 
 def played_by_heuristics(dcs: int) -> dict[str, dict[str, float]]:
-    """The figures of each heuristic, under the names that an evaluation has."""
+    """The figures of each heuristic, under the names that an evaluation has, and the standard error of acceptance."""
     import jax
 
     from hotloop.envs.sfc import Sfc
@@ -67,7 +74,9 @@ def played_by_heuristics(dcs: int) -> dict[str, dict[str, float]]:
     for name, policy in POLICIES.items():
         played = jax.jit(lambda key, policy=policy: play(Sfc(dcs=dcs), policy, EPISODES, key))(jax.random.key(dcs))
         figures = {f"{key}_mean": float(np.nanmean(values)) for key, values in played.figures.items()}
-        found[name] = {"return_mean": float(np.mean(played.episode_return)), **figures}
+        acceptance = np.asarray(played.figures["acceptance"])
+        error = float(np.nanstd(acceptance) / np.sqrt(EPISODES))
+        found[name] = {"return_mean": float(np.mean(played.episode_return)), **figures, "acceptance_error": error}
     return found
 
 
@@ -76,7 +85,7 @@ def _row(case: str, figures: dict[str, float], greedy: float) -> Row:
     columns |= {
         name.removeprefix("acceptance_").removesuffix("_mean"): round(value, 3)
         for name, value in figures.items()
-        if name.startswith("acceptance_") and name != "acceptance_mean"
+        if name.startswith("acceptance_") and name.endswith("_mean") and name != "acceptance_mean"
     }
     columns["delay ms"] = round(figures["delay_ms_mean"], 1)
     columns["CPU use"] = round(figures["cpu_use_mean"], 2)

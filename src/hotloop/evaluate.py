@@ -1,5 +1,6 @@
 """Greedy episodes of an agent on Gymnasium envs of their own. Those of device envs: `pipelines/device_play.py`."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -56,6 +57,12 @@ class TeamEpisodes(NamedTuple):
     of_all: Episodes
 
 
+def envs_to_play(episodes: int, most: int = MOST_HOST_ENVS) -> int:
+    """Envs for so many episodes: no more than finish them in as few rounds, so that few step on when all is played."""
+    rounds = math.ceil(episodes / min(most, MOST_HOST_ENVS))
+    return math.ceil(episodes / rounds)
+
+
 def play_on_host(
     spec: Spec,
     greedy: Callable[..., np.ndarray],
@@ -67,7 +74,7 @@ def play_on_host(
     """Greedy episodes of a Gymnasium env, on envs of their own; the arguments are those of `play`."""
     env, options = spec.env, {**spec.env.options, **spec.evaluation.options}
     most = env.num_envs if env.vectorization == "async" else MOST_HOST_ENVS  # starting processes takes long
-    envs = open_envs(env.id, min(episodes, most, MOST_HOST_ENVS), options, env.vectorization, env.info, env.observe)
+    envs = open_envs(env.id, envs_to_play(episodes, most), options, env.vectorization, env.info, env.observe)
     if env.action_mask:
         envs.mask_actions(env.id)
     try:
@@ -119,9 +126,10 @@ def play(
     """Play `wanted` episodes, as equally many in each env as can be, by `greedy(obs)`, with masks `greedy(obs, legal)`.
 
     An episode that reaches `limit` counts as it stands. Where the env cannot be reset from outside, it is the last one
-    of that env, and no other env counts more. After `most_steps` env steps all is cut: the first k episodes of each env
-    count, k being how many the slowest has begun, and those that still run count as they stand; short episodes are so
-    never counted more often than long ones. `tell(done, wanted)` hears of every vector step, and may raise.
+    of that env, and no other env counts more. After `most_steps` env steps of wanted episodes all is cut: the first k
+    episodes of each env count, k being how many the slowest has begun, and those that still run count as they stand;
+    short episodes are so never counted more often than long ones. `tell(done, wanted)` hears of every vector step, and
+    may raise.
     """
     failures = steps = 0
     share_N = np.full(envs.num_envs, wanted // envs.num_envs) + (np.arange(envs.num_envs) < wanted % envs.num_envs)
@@ -145,7 +153,7 @@ def play(
         step = envs.step(chosen_N.astype(np.int32))
         obs = step.obs
         running.add(step)
-        steps += int(np.count_nonzero(step.valid))
+        steps += int(np.count_nonzero(step.valid & unfinished_N))
         failures += int(step.failed.sum())
         if failures > 10 + wanted:
             raise EnvFailed(f"envs raised {failures} times in an evaluation of {wanted} episodes")

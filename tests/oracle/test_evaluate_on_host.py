@@ -7,7 +7,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from hotloop.envs.host import HostEnvs
 from hotloop.envs.serial import SerialEnvs
-from hotloop.evaluate import Episodes, play
+from hotloop.evaluate import Episodes, envs_to_play, play
 
 ENVS = 3
 FIRST = {0: [1, 4, 2, 7, 3], 1: [4, 2, 7, 3, 1], 2: [2, 7, 3, 1, 4]}
@@ -60,6 +60,22 @@ def test_a_bound_that_is_not_reached_changes_nothing(mode):
     expected = [(e, FIRST[env][e]) for env, share in shares.items() for e in range(share)]
     assert sorted(whole.length.tolist()) == sorted(length for _, length in expected)
     assert sorted(whole.episode_return.tolist()) == sorted(return_of(*pair) for pair in expected)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_steps_of_envs_that_have_played_their_share_are_not_counted(mode):
+    """Three episodes of env 0 and 1, two of env 2: 7 + 13 + 9 steps; the two that are done step on beside the third."""
+    found = played(29, mode)
+    assert found.cut == 0
+    assert int(found.length.sum()) == 29
+    assert played(28, mode).cut > 0
+
+
+@pytest.mark.parametrize(
+    ("episodes", "most", "envs"), [(100, 16, 15), (16, 16, 16), (17, 16, 9), (3, 16, 3), (10, 4, 4), (10, 99, 10)]
+)
+def test_no_more_envs_than_finish_in_as_few_rounds(episodes, most, envs):
+    assert envs_to_play(episodes, most) == envs
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))

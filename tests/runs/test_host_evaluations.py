@@ -39,14 +39,14 @@ def endless(tmp_path_factory):
 
 def test_an_evaluation_takes_no_more_than_its_share_of_env_steps(endless):
     evaluated = Walk.taken - endless.env_steps
-    # 2 x 200 env steps each, up to a vector step of 16 envs: 25 steps of each of them; at the end of the run as well.
-    assert evaluated == 3 * 25 * 16
-    assert [row["length_mean"] for row in metrics(endless.path, "eval")] == [25, 25, 25]
+    # 2 x 200 env steps each, 40 steps of each of 10 envs, which would play two episodes; at the end of the run as well.
+    assert evaluated == 3 * 40 * 10
+    assert [row["length_mean"] for row in metrics(endless.path, "eval")] == [40, 40, 40]
 
 
 def test_the_first_evaluation_of_a_short_run_is_bounded_by_the_run(tmp_path):
     run = hotloop.train(SPEC, out=tmp_path / "run", **{"env.options": {}, "stop.steps": 80})
-    assert metrics(run.path, "eval")[-1]["length_mean"] == 80 * 5 // 16
+    assert metrics(run.path, "eval")[-1]["length_mean"] == 80 * 5 // 10
 
 
 def test_a_cut_evaluation_is_named_and_neither_solves_a_run_nor_is_the_best(endless):
@@ -63,8 +63,8 @@ def test_a_cut_evaluation_is_named_and_neither_solves_a_run_nor_is_the_best(endl
 def test_an_evaluation_by_hand_ends_too_unless_it_is_told_how_many_episodes(endless):
     agent = hotloop.load(endless, which="last", **{"evaluation.max_steps": 200})
     figures = agent.evaluate()
-    # 2 x 500 env steps, up to a vector step of 16 envs.
-    assert (figures["cut"], figures["length_mean"]) == (100, -(-1000 // 16))
+    # 2 x 500 env steps, up to a vector step of the 15 envs that play seven rounds.
+    assert (figures["cut"], figures["length_mean"]) == (100, -(-1000 // 15))
     whole = agent.evaluate(3)
     assert (whole["episodes"], whole["length_mean"]) == (3, 200)
     assert "cut" not in whole

@@ -12,7 +12,7 @@ import numpy as np
 from hotloop.envs.team import TeamEnvs, TeamStep, open_team
 from hotloop.episodes import RunningEpisodes
 from hotloop.errors import SpecError
-from hotloop.evaluate import MOST_HOST_ENVS, Episodes, TeamEpisodes, Tell, play
+from hotloop.evaluate import Episodes, TeamEpisodes, Tell, envs_to_play, play
 from hotloop.experience import VectorStep
 from hotloop.film import film_of
 from hotloop.spec import Spec
@@ -34,7 +34,7 @@ def play_team_on_host(
     tell: Tell | None = None,
 ) -> TeamEpisodes:
     """Greedy episodes on envs of their own; the arguments are those of `evaluate.play`, an env step being a turn."""
-    with closing(_open(spec, min(episodes, MOST_HOST_ENVS))) as team:
+    with closing(_open(spec, envs_to_play(episodes))) as team:
         playing = _Playing(team)
         together = _all_of(greedy)
         played = play(playing, together, episodes, spec.evaluation.max_steps, seed, most_steps, tell)

@@ -20,7 +20,7 @@ import gymnasium as gym
 import numpy as np
 from scipy.sparse import csr_array
 
-from hotloop.envs.nes import DOWN, HEIGHT, LEFT, RIGHT, START, UP, WIDTH, A, B, Nes, package_folder
+from hotloop.envs.nes import DOWN, HEIGHT, LEFT, RIGHT, START, UP, WIDTH, A, B, Nes, package_folder, rgb_of
 from hotloop.registry import nearest
 
 _RIGHT_ONLY = (0, RIGHT, RIGHT | A, RIGHT | B, RIGHT | A | B)
@@ -44,6 +44,9 @@ DEAD, DYING, FREE = 0x06, 0x0B, 0x08  # of STATE
 TITLE, PLAYING, WORLD_WON = 0, 1, 2  # of MODE
 ON_POLE = 3  # of FLOATS; on a vine, too
 BOWSER, FLAGPOLE = 0x2D, 0x31  # of THINGS
+
+GREY = rgb_of(np.arange(1 << 16, dtype=np.uint16)) @ np.array([0.299, 0.587, 0.114], np.float32)
+"""Brightness of each of a console's colours."""
 
 
 class Mario(gym.Env[np.ndarray, np.int64]):
@@ -127,7 +130,7 @@ class Mario(gym.Env[np.ndarray, np.int64]):
 
     def render(self) -> np.ndarray | None:
         """Return the screen in colour (240, 256, 3)."""
-        return None if self.render_mode is None else self.nes.screen.copy()
+        return None if self.render_mode is None else self.nes.screen
 
     def close(self) -> None:
         """Let the console go."""
@@ -187,7 +190,7 @@ class Mario(gym.Env[np.ndarray, np.int64]):
 
 
 class GreyPicture:
-    """Turns pixels (240, 256) 0x00RRGGBB into a grey picture uint8 (size, size), each of whose pixels is the mean of
+    """Turns a console's pixels (240, 256) into a grey picture uint8 (size, size), each of whose pixels is the mean of
     the part of the screen it covers."""
 
     def __init__(self, size: int) -> None:
@@ -195,26 +198,10 @@ class GreyPicture:
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
         """Shrink one picture."""
-        grey = grey_of(pixels).astype(np.float32)
-        small = (self._columns @ (self._rows @ grey).T).T
+        small = (self._columns @ (self._rows @ GREY[pixels]).T).T
         small += 0.5
         bytes_: np.ndarray = small.astype(np.uint8)
         return bytes_
-
-
-def grey_of(pixels: np.ndarray) -> np.ndarray:
-    """The brightness (77 R + 150 G + 29 B) / 256, rounded, of pixels 0x00RRGGBB."""
-    # One product gives two: the upper half of (R << 16 | B) * (29 << 16 | 77) is 77 R + 29 B.
-    grey = pixels & np.uint32(0xFF00FF)
-    grey *= np.uint32(29 << 16 | 77)
-    grey >>= np.uint32(16)
-    green = pixels >> np.uint32(8)
-    green &= np.uint32(0xFF)
-    green *= np.uint32(150)
-    grey += green
-    grey += np.uint32(128)
-    grey >>= np.uint32(8)
-    return grey
 
 
 def _shares(source: int, target: int) -> csr_array:

@@ -17,7 +17,8 @@ from second_console import SecondConsole
 from hotloop.envs import mario, nes
 from hotloop.envs.check import check_env
 from hotloop.envs.host import make_vector_env
-from hotloop.envs.mario import GreyPicture, Mario
+from hotloop.envs.mario import Mario
+from hotloop.envs.mario_pictures import GREY, GreyPicture
 from hotloop.errors import SpecError
 
 ID = "hotloop.envs.mario:hotloop/Mario-v0"
@@ -241,7 +242,11 @@ def test_grey_is_right_for_every_colour() -> None:
     assert nes.rgb_of(np.array([0, 0xFFFF], np.uint16)).tolist() == [[0, 0, 0], [255, 255, 255]]
     for pixel in range(0, 1 << 16, 257):
         red, green, blue = (int(part) for part in nes.rgb_of(np.uint16(pixel)))
-        assert mario.GREY[pixel] == pytest.approx(0.299 * red + 0.587 * green + 0.114 * blue, abs=1e-3)
+        assert GREY[pixel] == pytest.approx(0.299 * red + 0.587 * green + 0.114 * blue, abs=1e-3)
+
+
+def test_white_is_white_however_small() -> None:
+    assert (GreyPicture(84)(np.full((nes.HEIGHT, nes.WIDTH), 0xFFFF, np.uint16)) == 255).all()
 
 
 def test_another_emulator_plays_the_same_game(make: Make) -> None:

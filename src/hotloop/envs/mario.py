@@ -1,4 +1,4 @@
-"""Super Mario Bros: one stage, seen as a stack of small grey pictures; to the right is forward.
+"""Super Mario Bros: one stage, seen as a stack of small grey pictures or as the tiles around Mario; right is forward.
 
 Importing this module registers it: `gymnasium.make("hotloop.envs.mario:hotloop/Mario-v0")`.
 
@@ -15,12 +15,14 @@ Importing this module registers it: `gymnasium.make("hotloop.envs.mario:hotloop/
 """
 
 import math
+from typing import Protocol
 
 import gymnasium as gym
 import numpy as np
-from scipy.sparse import csr_array
 
-from hotloop.envs.nes import DOWN, HEIGHT, LEFT, RIGHT, START, UP, WIDTH, A, B, Nes, package_folder, rgb_of
+from hotloop.envs.mario_pictures import StackedPictures
+from hotloop.envs.mario_tiles import Tiles
+from hotloop.envs.nes import DOWN, LEFT, RIGHT, START, UP, A, B, Nes, package_folder
 from hotloop.registry import nearest
 
 _RIGHT_ONLY = (0, RIGHT, RIGHT | A, RIGHT | B, RIGHT | A | B)
@@ -28,6 +30,7 @@ _SIMPLE = (*_RIGHT_ONLY, A, LEFT)
 ACTIONS = {"right": _RIGHT_ONLY, "simple": _SIMPLE, "complex": (*_SIMPLE, LEFT | A, LEFT | B, LEFT | A | B, DOWN, UP)}
 """Buttons of each action: nothing, right with jump (A) and run (B), then jump, left, left with both, down, up."""
 
+OBSERVATIONS = ("pixels", "tiles")
 FORWARD, BACKWARD, DEATH = 6.0, 12.0, -1.0
 JUMP_PIXELS = 4  # a frame; he runs at most 2.5
 SMALLEST, LARGEST = 36, 240  # what a DQN's convolutions need, and the screen's height
@@ -45,12 +48,21 @@ TITLE, PLAYING, WORLD_WON = 0, 1, 2  # of MODE
 ON_POLE = 3  # of FLOATS; on a vine, too
 BOWSER, FLAGPOLE = 0x2D, 0x31  # of THINGS
 
-GREY = rgb_of(np.arange(1 << 16, dtype=np.uint16)) @ np.array([0.299, 0.587, 0.114], np.float32)
-"""Brightness of each of a console's colours."""
+
+class Eyes(Protocol):
+    """What is made of the console at the moments an agent sees."""
+
+    space: gym.spaces.Box
+
+    def begin(self) -> np.ndarray:
+        """The first observation of an episode."""
+
+    def look(self) -> np.ndarray:
+        """The one after a step."""
 
 
 class Mario(gym.Env[np.ndarray, np.int64]):
-    """Observations are uint8 (stack, size, size), the newest picture last; every one is an array of its own."""
+    """Observations are pictures uint8 (stack, size, size), the newest last, or tiles float32 (`mario_tiles.LENGTH`,)."""
 
     metadata: dict[str, object] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
 
@@ -61,6 +73,7 @@ class Mario(gym.Env[np.ndarray, np.int64]):
         size: int = 128,
         skip: int = 6,
         stack: int = 8,
+        observation: str = "pixels",
         actions: str = "complex",
         flag_bonus: float = 5.0,
         patience: int = 40,
@@ -74,20 +87,22 @@ class Mario(gym.Env[np.ndarray, np.int64]):
         _check("stack", stack, 1, 64)
         _check("patience", patience, 1, 2**31 - 1)
         _check("noop_max", noop_max, 0, 60)
+        if observation not in OBSERVATIONS:
+            raise ValueError(f"unknown observation {observation!r}; {nearest(str(observation), list(OBSERVATIONS))}")
         if actions not in ACTIONS:
             raise ValueError(f"unknown actions {actions!r}; {nearest(str(actions), list(ACTIONS))}")
         if type(flag_bonus) not in (int, float) or not math.isfinite(flag_bonus):
             raise ValueError(f"flag_bonus is {flag_bonus!r}, expected a finite number")
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode is {render_mode!r}, expected None or 'rgb_array'")
-        self.skip, self.stack, self.patience, self.noop_max = skip, stack, patience, noop_max
+        self.skip, self.patience, self.noop_max = skip, patience, noop_max
         self.flag_bonus, self.render_mode = float(flag_bonus), render_mode
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": max(1, round(60 / skip))}
         self.buttons = ACTIONS[actions]
-        self.observation_space = gym.spaces.Box(0, 255, (stack, size, size), np.uint8)
         self.action_space = gym.spaces.Discrete(len(self.buttons))
-        self._picture = GreyPicture(size)
         self.nes = Nes(package_folder("gym_super_mario_bros") / "_roms" / "super-mario-bros.nes")
+        self._eyes: Eyes = Tiles(self.nes.ram) if observation == "tiles" else StackedPictures(self.nes, size, stack)
+        self.observation_space = self._eyes.space
         self._ram = self.nes.ram.data  # a memoryview, whose items are Python ints: no sum of them overflows
         self._begin(world - 1, stage - 1)
         self._over = True
@@ -102,8 +117,7 @@ class Mario(gym.Env[np.ndarray, np.int64]):
             self.nes.step_frame(0)
         self._x = self._largest_x = self._read_x()
         self._idle, self._over = 0, False
-        self._seen = np.repeat(self._picture(self.nes.pixels)[None], self.stack, axis=0)
-        return self._seen, self._info(flag=False)
+        return self._eyes.begin(), self._info(flag=False)
 
     def step(self, action: int | np.integer) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
         """Hold the action's buttons for `skip` frames."""
@@ -122,11 +136,7 @@ class Mario(gym.Env[np.ndarray, np.int64]):
         terminated = dead or flag
         truncated = self._idle >= self.patience and not terminated
         self._over = terminated or truncated
-        seen = np.empty_like(self._seen)
-        seen[:-1] = self._seen[1:]
-        seen[-1] = self._picture(self.nes.pixels)
-        self._seen = seen
-        return seen, reward, terminated, truncated, self._info(flag=flag)
+        return self._eyes.look(), reward, terminated, truncated, self._info(flag=flag)
 
     def render(self) -> np.ndarray | None:
         """Return the screen in colour (240, 256, 3)."""
@@ -187,29 +197,6 @@ class Mario(gym.Env[np.ndarray, np.int64]):
             "life": ram[LIVES],
             "time": _number(ram[CLOCK]),
         }
-
-
-class GreyPicture:
-    """Turns a console's pixels (240, 256) into a grey picture uint8 (size, size), each of whose pixels is the mean of
-    the part of the screen it covers."""
-
-    def __init__(self, size: int) -> None:
-        self._rows, self._columns = _shares(HEIGHT, size), _shares(WIDTH, size)
-
-    def __call__(self, pixels: np.ndarray) -> np.ndarray:
-        """Shrink one picture."""
-        small = (self._columns @ (self._rows @ GREY[pixels]).T).T
-        small += 0.5
-        bytes_: np.ndarray = small.astype(np.uint8)
-        return bytes_
-
-
-def _shares(source: int, target: int) -> csr_array:
-    """How much of each of `source` cells each of `target` cells takes: sparse (target, source), rows sum to one."""
-    edge = np.arange(target + 1)[:, None] * (source / target)
-    cell = np.arange(source)
-    covered = np.minimum(edge[1:], cell + 1) - np.maximum(edge[:-1], cell)
-    return csr_array((np.maximum(covered, 0.0) * (target / source)).astype(np.float32))
 
 
 def _number(digits: memoryview) -> int:

@@ -34,6 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotloop.envs.device import ObsSpec
+from hotloop.envs.hashed_bits import hashed_bits
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -170,7 +171,7 @@ class Treasure:
     def draw_growth(self, key: jax.Array) -> jax.Array:
         """What is left to chance in `step(…, key)`: what grows on a cell if it is empty, uint8 (cells,); 0 nothing."""
         cells = self._side**2
-        words = jax.random.bits(key, (-(-cells // 2),), jnp.uint32)  # two cells a word
+        words = hashed_bits(key, -(-cells // 2))  # two cells a word
         draw = jnp.concatenate([words >> 16, words & 0xFFFF])[:cells]
         below = [round(limit * _RESOLUTION) for limit in np.cumsum([kind.rate for kind in self.kinds])]
         grown = jnp.zeros(cells, jnp.uint8)

@@ -54,7 +54,7 @@ def run(reporter: Reporter) -> Result:
                 result.rows.append(row)
             for name, played in agents.items():
                 each = np.array([one["acceptance_mean"] for one in played])
-                means = {figure: float(np.mean([one[figure] for one in played])) for figure in played[0]}
+                means = _means(played)
                 row, found = _row(f"{dcs} DCs/{name}", means, greedy), statistics.estimate(each)
                 row.note = f"{SEEDS} seeds: {', '.join(f'{one:.3f}' for one in each)}; {found.low:.3f}–{found.high:.3f}"
                 result.rows.append(row)
@@ -80,6 +80,12 @@ def played_by_heuristics(dcs: int) -> dict[str, dict[str, float]]:
     return found
 
 
+def _means(played: "list[dict[str, float]]") -> dict[str, float]:
+    """Of each figure over the agents that have it: one that completes no chain has no delay."""
+    names = dict.fromkeys(name for one in played for name in one)
+    return {name: float(np.mean([one[name] for one in played if name in one])) for name in names}
+
+
 def _row(case: str, figures: dict[str, float], greedy: float) -> Row:
     columns: dict[str, Json] = {"against greedy": f"{figures['acceptance_mean'] / greedy - 1:+.1%}"}
     columns |= {
@@ -87,7 +93,7 @@ def _row(case: str, figures: dict[str, float], greedy: float) -> Row:
         for name, value in figures.items()
         if name.startswith("acceptance_") and name.endswith("_mean") and name != "acceptance_mean"
     }
-    columns["delay ms"] = round(figures["delay_ms_mean"], 1)
+    columns["delay ms"] = round(figures["delay_ms_mean"], 1) if "delay_ms_mean" in figures else None
     columns["CPU use"] = round(figures["cpu_use_mean"], 2)
     columns["return"] = round(figures["return_mean"])
     return Row(case, figures["acceptance_mean"], "acceptance", columns=columns)

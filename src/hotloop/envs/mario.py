@@ -62,7 +62,7 @@ class Eyes(Protocol):
 
 
 class Mario(gym.Env[np.ndarray, np.int64]):
-    """Observations are pictures uint8 (stack, size, size), the newest last, or tiles float32 (`mario_tiles.LENGTH`,)."""
+    """Observations are pictures uint8 (stack, size, size), the newest last, or tiles float32 (`Tiles`)."""
 
     metadata: dict[str, object] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
 

@@ -74,7 +74,7 @@ def test_every_number_is_that_of_a_naive_reading():
 
 
 def test_the_stage_is_the_one_that_everybody_knows(env):
-    """1-1: the first question block is the 17th tile of its row, pipes stand at 28, 38, 46 and 57, pits at 69 and 86."""
+    """1-1: the first question block is the 17th tile, pipes stand at 28, 38, 46 and 57, pits are at 69 and 86."""
     solid, seen = {}, env.reset()[0]
     for action in map(int, TO_THE_FLAG):
         left = (env._ram[tiles.X_PAGE] * 256 + env._ram[tiles.X] + 8) // 16 - tiles.BEHIND

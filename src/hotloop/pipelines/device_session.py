@@ -116,8 +116,10 @@ class DeviceSession(Generic[S]):
 
     def restore(self, arrays: dict[str, np.ndarray]) -> list[str]:
         """Start from what `arrays` returned: all of it."""
-        one = jax.eval_shape(self.pipeline.init, jnp.uint32(0))
-        self.state = self.axis.put(from_arrays(self.axis.saved_shapes(one), arrays, put=jax.device_put))
+        shapes = self.axis.saved_shapes(jax.eval_shape(self.pipeline.init, jnp.uint32(0)))
+        saved = from_arrays(_by_name(shapes), arrays, put=jax.device_put)
+        in_order = [saved[name] for name in _by_name(shapes)]
+        self.state = self.axis.put(jax.tree.unflatten(jax.tree.structure(shapes), in_order))
         self.pipeline.check_state(self.state)
         return []
 
@@ -127,7 +129,7 @@ class DeviceSession(Generic[S]):
         return arrays
 
     def _arrays_of(self, state: S) -> dict[str, np.ndarray]:
-        return to_arrays(state)
+        return to_arrays(_by_name(state))
 
     def advance(self, blocks: int) -> None:
         """Start running so many blocks; `read` waits for them."""
@@ -185,3 +187,9 @@ class DeviceSession(Generic[S]):
 def _zeros_in_place_of(arrays: Any) -> Any:
     """Zeros where the arrays were: the compiled program wants them there."""
     return jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding), arrays)
+
+
+def _by_name(tree: Any) -> dict[str, Any]:
+    """The arrays of a state by their paths. JAX's own walk: an env's state may be of any class that JAX was told of."""
+    found = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in found}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hotloop.errors import ActorsFailed, HotloopError, SpecError
-from hotloop.interrupts import INTERRUPTED, EndsTheCommand
+from hotloop.interrupts import INTERRUPTED, EndsTheCommand, Interrupts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -409,6 +409,7 @@ def bench(
     from hotloop import registry
     from hotloop.progress import Terminal
 
+    Interrupts.are_passed_on = True
     try:
         run = registry.load(registry.BENCHES, name, "benchmark")
         with Terminal() as reporter:

@@ -27,9 +27,12 @@ class Interrupts:
 
     going_on: "Interrupts | None" = None
     """Those of the run that is going on in this process, if one is."""
+    are_passed_on = False
+    """Whether a signal that has ended a run goes on to what has begun it: a benchmark trains one run after another."""
 
     def __init__(self) -> None:
         self.seen: str | None = None
+        self._number: int | None = None
         self._depth = 0
         self._outer: Interrupts | None = None
         self._before: dict[int, Handler] = {}
@@ -49,6 +52,8 @@ class Interrupts:
             Interrupts.going_on = self._outer
             for number, handler in self._before.items():
                 signal.signal(number, handler)
+            if self.are_passed_on and self._number is not None:
+                signal.raise_signal(self._number)
 
     def raise_if_seen(self) -> None:
         """Give up what takes long."""
@@ -56,7 +61,7 @@ class Interrupts:
             raise Interrupted
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        self.seen = f"stopped by {signal.Signals(number).name}"
+        self.seen, self._number = f"stopped by {signal.Signals(number).name}", number
         for other in self._before:
             signal.signal(other, signal.SIG_DFL)
 

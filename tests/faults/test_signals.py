@@ -220,3 +220,16 @@ def test_processes_of_envs_never_see_an_interrupt_and_this_one_still_does():
     finally:
         envs.close()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
+
+
+def test_a_signal_that_has_ended_a_run_goes_on_to_a_benchmark_that_trains_one_after_another(monkeypatch):
+    monkeypatch.setattr(Interrupts, "are_passed_on", True)
+    begun = []
+    with pytest.raises(KeyboardInterrupt):
+        for number in range(3):
+            begun.append(number)
+            with Interrupts() as interrupts, interrupts:
+                if number == 1:
+                    signal.raise_signal(signal.SIGINT)
+                    assert interrupts.seen == "stopped by SIGINT", "the run itself ends in order"
+    assert begun == [0, 1]

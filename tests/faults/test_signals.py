@@ -222,14 +222,17 @@ def test_processes_of_envs_never_see_an_interrupt_and_this_one_still_does():
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
 
 
-def test_a_signal_that_has_ended_a_run_goes_on_to_a_benchmark_that_trains_one_after_another(monkeypatch):
-    monkeypatch.setattr(Interrupts, "are_passed_on", True)
-    begun = []
-    with pytest.raises(KeyboardInterrupt):
-        for number in range(3):
-            begun.append(number)
-            with Interrupts() as interrupts, interrupts:
-                if number == 1:
-                    signal.raise_signal(signal.SIGINT)
-                    assert interrupts.seen == "stopped by SIGINT", "the run itself ends in order"
-    assert begun == [0, 1]
+def test_a_signal_that_has_ended_a_run_goes_on_to_a_benchmark_that_trains_one_after_another(tmp_path):
+    code = """
+import signal
+from hotloop.interrupts import EndsTheCommand, Interrupts
+Interrupts.are_passed_on = True
+with EndsTheCommand():
+    for number in range(3):
+        with Interrupts() as interrupts, interrupts:
+            if number == 1:
+                signal.raise_signal(signal.SIGTERM)
+            print(number, interrupts.seen, flush=True)
+"""
+    ran = _run_python(code, tmp_path)
+    assert (ran.returncode, ran.stdout) == (-signal.SIGTERM, "0 None\n1 stopped by SIGTERM\n")

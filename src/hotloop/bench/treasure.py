@@ -74,19 +74,20 @@ def training(reporter: Reporter) -> list[Row]:
     for threads in (1, 2):
         cases[f"training/its manner, {threads} torch thread(s)"] = _trainer(OriginalTraining, threads)
         cases[f"training/improved by hand, {threads} torch thread(s)"] = _trainer(ImprovedTraining, threads)
-    hotloop = "training/hotloop"
-    cases[hotloop] = _hotloop_trainer()
+    pipelines = {"training/hotloop": "fused", "training/hotloop, an actor beside the learner": "processes"}
+    cases |= {name: _hotloop_trainer(pipeline) for name, pipeline in pipelines.items()}
     speed: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(TRAIN_ROUNDS):
         for name in list(cases) if number % 2 == 0 else reversed(cases):
             with reporter.busy(f"{name} ({number + 1} of {TRAIN_ROUNDS})"):
                 speed[name].append(cases[name]())
     torch.set_num_threads(1)
-    rows = [Row(name, statistics.median(rates), "turns/s") for name, rates in speed.items() if name != hotloop]
-    fastest = max(rows, key=lambda row: row.value).case
-    for against in dict.fromkeys([rows[0].case, fastest]):
-        ratio, spread = paired_ratio(speed[hotloop], speed[against])
-        rows.append(Row(hotloop, statistics.median(speed[hotloop]), "turns/s", ratio, against, spread))
+    rows = [Row(name, statistics.median(rates), "turns/s") for name, rates in speed.items() if name not in pipelines]
+    first, fastest = rows[0].case, max(rows, key=lambda row: row.value).case
+    for ours in pipelines:
+        for against in dict.fromkeys([first, fastest]):
+            ratio, spread = paired_ratio(speed[ours], speed[against])
+            rows.append(Row(ours, statistics.median(speed[ours]), "turns/s", ratio, against, spread))
     rows[-1].note = "each turn: 5 agents act and take a gradient step each"
     return rows
 
@@ -208,12 +209,13 @@ def _trainer(training_class: type[OriginalTraining], threads: int) -> Callable[[
     return call
 
 
-def _hotloop_trainer() -> Callable[[], float]:
+def _hotloop_trainer(pipeline: str) -> Callable[[], float]:
     import hotloop
 
     def call() -> float:
         with tempfile.TemporaryDirectory(prefix="hotloop-bench-") as folder:
-            return float(hotloop.train(_spec(WARM_TURNS + HOTLOOP_TURNS), out=Path(folder) / "run").env_steps_per_s)
+            spec = load_spec(_spec(WARM_TURNS + HOTLOOP_TURNS), {"pipeline": pipeline})
+            return float(hotloop.train(spec, out=Path(folder) / "run").env_steps_per_s)
 
     return call
 

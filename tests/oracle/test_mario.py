@@ -268,6 +268,14 @@ def test_another_emulator_plays_the_same_game(make: Make) -> None:
     assert ways[0][-1][0] == 12, "the page of the flag"
 
 
+def test_a_library_that_cannot_be_loaded_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "cores").mkdir()
+    (tmp_path / "cores" / "fceumm_libretro.so").write_bytes(b"not a library")
+    monkeypatch.setattr(nes, "package_folder", lambda package: tmp_path)
+    with pytest.raises(SpecError, match=r"the emulator cannot be loaded: .*TMPDIR may name a folder"):
+        nes._fresh_copy()
+
+
 @pytest.mark.parametrize(("world", "stage"), [(1, 2), (2, 2), (4, 4), (8, 3)])
 def test_other_stages_begin_where_they_should(make: Make, world: int, stage: int) -> None:
     env = make(world=world, stage=stage)

@@ -230,7 +230,12 @@ def _fresh_copy() -> ctypes.CDLL:
         )
     with tempfile.TemporaryDirectory(prefix="hotloop-nes-", ignore_cleanup_errors=True) as folder_of_copy:
         copy = shutil.copy(files[0], folder_of_copy)
-        library = ctypes.CDLL(copy)  # a CDLL lets other threads run during a call
+        try:
+            library = ctypes.CDLL(copy)  # a CDLL lets other threads run during a call
+        except OSError as error:
+            raise SpecError(
+                f"the emulator cannot be loaded: {error}; TMPDIR may name a folder that allows it"
+            ) from None
     for name, arguments, result in (
         ("load_game", [ctypes.c_void_p], ctypes.c_bool),
         ("get_memory_data", [ctypes.c_uint], ctypes.c_void_p),

@@ -315,7 +315,7 @@ def list_(plugin: PluginOption = None, as_json: JsonOption = False) -> None:
             continue
         typer.secho(title, bold=True)
         for name, about in rows.items():
-            typer.echo(f"  {name:<18}{about}")
+            typer.echo(f"  {name:<24}{about}")
 
 
 @app.command()

@@ -409,10 +409,9 @@ def bench(
     from hotloop import registry
     from hotloop.progress import Terminal
 
-    Interrupts.are_passed_on = True
     try:
         run = registry.load(registry.BENCHES, name, "benchmark")
-        with Terminal() as reporter:
+        with Terminal() as reporter, Interrupts.passed_on():
             result = run(reporter)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("hotloop"):

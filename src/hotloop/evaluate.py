@@ -126,12 +126,12 @@ def play(
     """Play `wanted` episodes, as equally many in each env as can be, by `greedy(obs)`, with masks `greedy(obs, legal)`.
 
     An episode that reaches `limit` counts as it stands. Where the env cannot be reset from outside, it is the last one
-    of that env, and no other env counts more. After `most_steps` env steps of wanted episodes all is cut: the first k
-    episodes of each env count, k being how many the slowest has begun, and those that still run count as they stand;
-    short episodes are so never counted more often than long ones. `tell(done, wanted)` hears of every vector step, and
-    may raise.
+    of that env, and no other env counts more. After `most_steps` env steps of wanted episodes, or twice as many with
+    those of envs that have played their share and step on beside the others, all is cut: the first k episodes of each
+    env count, k being how many the slowest has begun, and those that still run count as they stand; short episodes are
+    so never counted more often than long ones. `tell(done, wanted)` hears of every vector step, and may raise.
     """
-    failures = steps = 0
+    failures = steps = wanted_steps = 0
     share_N = np.full(envs.num_envs, wanted // envs.num_envs) + (np.arange(envs.num_envs) < wanted % envs.num_envs)
     played: list[_Played] = []
     count_N, running = np.zeros(envs.num_envs, np.int64), RunningEpisodes(envs.num_envs)
@@ -142,7 +142,7 @@ def play(
 
     obs = envs.reset(seed)
     while (unfinished_N := count_N < share_N).any():
-        if most_steps is not None and steps >= most_steps:
+        if most_steps is not None and (wanted_steps >= most_steps or steps >= 2 * most_steps):
             begun = int((count_N + (running.lengths > 0))[unfinished_N].min())
             if begun:  # an env that raised has begun nothing yet
                 share_N = np.minimum(share_N, begun)
@@ -153,7 +153,8 @@ def play(
         step = envs.step(chosen_N.astype(np.int32))
         obs = step.obs
         running.add(step)
-        steps += int(np.count_nonzero(step.valid & unfinished_N))
+        steps += int(np.count_nonzero(step.valid))
+        wanted_steps += int(np.count_nonzero(step.valid & unfinished_N))
         failures += int(step.failed.sum())
         if failures > 10 + wanted:
             raise EnvFailed(f"envs raised {failures} times in an evaluation of {wanted} episodes")

@@ -27,8 +27,7 @@ class Interrupts:
 
     going_on: "Interrupts | None" = None
     """Those of the run that is going on in this process, if one is."""
-    are_passed_on = False
-    """Whether a signal that has ended a run goes on to what has begun it: a benchmark trains one run after another."""
+    _are_passed_on = False
 
     def __init__(self) -> None:
         self.seen: str | None = None
@@ -52,8 +51,18 @@ class Interrupts:
             Interrupts.going_on = self._outer
             for number, handler in self._before.items():
                 signal.signal(number, handler)
-            if self.are_passed_on and self._number is not None:
-                signal.raise_signal(self._number)
+            if self._are_passed_on and self._number is not None:
+                raise KeyboardInterrupt if self._number == signal.SIGINT else SystemExit(128 + self._number)
+
+    @classmethod
+    @contextlib.contextmanager
+    def passed_on(cls) -> Iterator[None]:
+        """Within, a signal that has ended a run also ends what has begun it: a benchmark trains one after another."""
+        cls._are_passed_on = True
+        try:
+            yield
+        finally:
+            cls._are_passed_on = False
 
     def raise_if_seen(self) -> None:
         """Give up what takes long."""

@@ -222,17 +222,23 @@ def test_processes_of_envs_never_see_an_interrupt_and_this_one_still_does():
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
 
 
-def test_a_signal_that_has_ended_a_run_goes_on_to_a_benchmark_that_trains_one_after_another(tmp_path):
-    code = """
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 128 + signal.SIGTERM), ("SIGINT", 130)])
+def test_a_signal_that_has_ended_a_run_goes_on_to_a_benchmark_that_trains_one_after_another(name, code, tmp_path):
+    program = f"""
 import signal
 from hotloop.interrupts import EndsTheCommand, Interrupts
-Interrupts.are_passed_on = True
-with EndsTheCommand():
-    for number in range(3):
-        with Interrupts() as interrupts, interrupts:
-            if number == 1:
-                signal.raise_signal(signal.SIGTERM)
-            print(number, interrupts.seen, flush=True)
+try:
+    with EndsTheCommand(), Interrupts.passed_on():
+        for number in range(3):
+            try:
+                with Interrupts() as interrupts, interrupts:
+                    if number == 1:
+                        signal.raise_signal(signal.{name})
+                    print(number, interrupts.seen, flush=True)
+            finally:
+                print("closed", flush=True)
+except KeyboardInterrupt:
+    raise SystemExit(130)
 """
-    ran = _run_python(code, tmp_path)
-    assert (ran.returncode, ran.stdout) == (-signal.SIGTERM, "0 None\n1 stopped by SIGTERM\n")
+    ran = _run_python(program, tmp_path)
+    assert (ran.returncode, ran.stdout) == (code, f"0 None\nclosed\n1 stopped by {name}\nclosed\n")

@@ -71,6 +71,15 @@ def test_steps_of_envs_that_have_played_their_share_are_not_counted(mode):
     assert played(28, mode).cut > 0
 
 
+def test_envs_that_step_on_beside_one_that_never_ends_are_bounded_too():
+    """Env 0 never ends an episode; the others have played theirs soon."""
+    make = [lambda i=i: Endless(i, None, False) for i in range(ENVS)]
+    envs = HostEnvs(SyncVectorEnv(make, autoreset_mode=AutoresetMode.SAME_STEP))
+    found = play(envs, greedy, wanted=3, limit=1000, seed=0, most_steps=30)
+    assert found.cut == 1
+    assert found.length.max() == 2 * 30 / ENVS, "twice the budget, shared by three"
+
+
 @pytest.mark.parametrize(
     ("episodes", "most", "envs"), [(100, 16, 15), (16, 16, 16), (17, 16, 9), (3, 16, 3), (10, 4, 4), (10, 99, 10)]
 )

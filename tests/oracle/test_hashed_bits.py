@@ -48,3 +48,18 @@ def test_both_halves_of_a_key_count():
     one, other, third = (np.asarray(hashed_bits(key, 8)) for key in keys)
     assert not (one == other).any()
     assert not (one == third).any()
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_each_bit_of_a_key_turns_each_bit_of_a_word_half_of_the_time(half):
+    """What a weaker mixer fails: one multiplication carries nothing downwards."""
+    chance = np.random.default_rng(half)
+    data = chance.integers(2**32, size=(2000, 2), dtype=np.uint32)
+    draw = jax.jit(jax.vmap(lambda pair: hashed_bits(jax.random.wrap_key_data(pair), 2)))
+    before = np.asarray(draw(data))
+    for bit in range(32):
+        turned = data.copy()
+        turned[:, half] ^= np.uint32(1 << bit)
+        changed = np.asarray(draw(turned)) ^ before
+        often = ((changed[..., None] >> np.arange(32)) & 1).mean((0, 1))
+        assert abs(often - 0.5).max() < 0.05, bit

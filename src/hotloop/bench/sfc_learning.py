@@ -2,7 +2,7 @@
 
 Every policy plays as many episodes (untrained networks a quarter of them), on data centres drawn alike; requests depend
 on how many decisions were taken, so they are not the same ones. Acceptance, by service too, delay and CPU use are means
-over them; ± is the standard error of a mean over episodes, a range that of the mean over seeds.
+over them; ± is the standard error of a mean over episodes, a range the 95 % bootstrap interval over the seeds.
 """
 
 import tempfile
@@ -75,7 +75,7 @@ def played_by_heuristics(dcs: int) -> dict[str, dict[str, float]]:
         played = jax.jit(lambda key, policy=policy: play(Sfc(dcs=dcs), policy, EPISODES, key))(jax.random.key(dcs))
         figures = {f"{key}_mean": float(np.nanmean(values)) for key, values in played.figures.items()}
         acceptance = np.asarray(played.figures["acceptance"])
-        error = float(np.nanstd(acceptance) / np.sqrt(EPISODES))
+        error = float(np.nanstd(acceptance, ddof=1) / np.sqrt(np.count_nonzero(~np.isnan(acceptance))))
         found[name] = {"return_mean": float(np.mean(played.episode_return)), **figures, "acceptance_error": error}
     return found
 

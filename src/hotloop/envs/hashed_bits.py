@@ -11,9 +11,10 @@ import jax.numpy as jnp
 
 def hashed_bits(key: jax.Array, count: int) -> jax.Array:
     """Bits uint32 (count,) that depend on all of the key."""
-    first, second = jax.random.key_data(key)[:2]
-    apart = jnp.arange(count, dtype=jnp.uint32) * jnp.uint32(0x9E3779B9)  # the golden ratio: no two counters are near
-    return _mixed(_mixed(apart + first) ^ second)
+    bits = jnp.arange(count, dtype=jnp.uint32) * jnp.uint32(0x9E3779B9)  # the golden ratio: no two counters are near
+    for word in jax.random.key_data(key):  # two of them
+        bits = _mixed(bits ^ word)
+    return bits
 
 
 def _mixed(word: jax.Array) -> jax.Array:

@@ -21,7 +21,7 @@ import gymnasium as gym
 import numpy as np
 
 from hotloop.envs.mario_pictures import StackedPictures
-from hotloop.envs.mario_tiles import Tiles
+from hotloop.envs.mario_tiles import FLOATS, X_PAGE, Y_PAGE, Tiles, X
 from hotloop.envs.nes import DOWN, LEFT, RIGHT, START, UP, A, B, Nes, package_folder
 from hotloop.registry import nearest
 
@@ -32,12 +32,13 @@ ACTIONS = {"right": _RIGHT_ONLY, "simple": _SIMPLE, "complex": (*_SIMPLE, LEFT |
 
 OBSERVATIONS = ("pixels", "tiles")
 FORWARD, BACKWARD, DEATH = 6.0, 12.0, -1.0
-JUMP_PIXELS = 4  # a frame; he runs at most 2.5
+JUMP_PIXELS = 4  # a frame; he runs 3
+SIZE, STACK = 128, 8
 SMALLEST, LARGEST = 36, 240  # what a DQN's convolutions need, and the screen's height
 LONGEST_START = 600  # frames; 62 … 93 are needed
 
 # Where the game keeps things.
-STATE, FLOATS, X_PAGE, X, Y_PAGE = 0x0E, 0x1D, 0x6D, 0x86, 0xB5
+STATE = 0x0E
 THINGS = slice(0x16, 0x1B)
 LIVES, STAGE, WORLD, AREA, MODE = 0x75A, 0x75C, 0x75F, 0x760, 0x770
 ANNOUNCEMENT = 0x7A0
@@ -70,9 +71,9 @@ class Mario(gym.Env[np.ndarray, np.int64]):
         self,
         world: int = 1,
         stage: int = 1,
-        size: int = 128,
+        size: int | None = None,
         skip: int = 6,
-        stack: int = 8,
+        stack: int | None = None,
         observation: str = "pixels",
         actions: str = "complex",
         flag_bonus: float = 5.0,
@@ -82,6 +83,9 @@ class Mario(gym.Env[np.ndarray, np.int64]):
     ) -> None:
         _check("world", world, 1, 8)
         _check("stage", stage, 1, 4)
+        if observation == "tiles" and not size is stack is None:
+            raise ValueError("size and stack are those of pictures; observation is 'tiles'")
+        size, stack = SIZE if size is None else size, STACK if stack is None else stack
         _check("size", size, SMALLEST, LARGEST)
         _check("skip", skip, 1, 60)
         _check("stack", stack, 1, 64)

@@ -18,7 +18,7 @@ from hotloop.errors import SpecError
 HEIGHT, WIDTH, RAM_BYTES = 240, 256, 2048
 B, _, SELECT, START, UP, DOWN, LEFT, RIGHT, A = (1 << bit for bit in range(9))
 MAPPERS = (0, 1, 2, 3)
-"""Kinds of cartridge that were tried."""
+"""Kinds of cartridge that it takes; the game's is 0."""
 
 
 class Nes:
@@ -32,13 +32,15 @@ class Nes:
         self._core: _Core | None = None
         check_rom(Path(rom_path))
         self.pixels = np.zeros((HEIGHT, WIDTH), np.uint16)
+        # One for the same game: the library remembers how large the state of its first one was.
+        self._like = _idle.setdefault(str(rom_path), [])
         try:
-            self._core = _idle.pop()
+            core = self._like.pop()
         except IndexError:
-            self._core = _Core()
-        self._core.insert(Path(rom_path), self.pixels)
-        self._run = self._core.library.retro_run
-        self.ram = self._core.memory()
+            core = _Core()
+        core.insert(Path(rom_path), self.pixels)
+        self._run, self.ram = core.library.retro_run, core.memory()
+        self._core = core
         self._backup: tuple[ctypes.Array[ctypes.c_char], np.ndarray] | None = None
 
     @property
@@ -57,6 +59,8 @@ class Nes:
             raise ValueError("the console is closed")
         core.buttons = buttons
         self._run()
+        if core.misfit:
+            raise RuntimeError(f"the emulator drew {core.misfit}, expected {WIDTH} x {HEIGHT} pixels of two bytes")
 
     def backup(self) -> None:
         """Keep this moment, in place of the one kept before."""
@@ -74,7 +78,7 @@ class Nes:
         """Give the emulator back; closing twice does nothing."""
         if self._core is not None:
             self._core.eject()
-            _idle.append(self._core)
+            self._like.append(self._core)
             self._core = None
             del self.ram, self._run
 
@@ -102,7 +106,7 @@ def package_folder(package: str) -> Path:
 
 
 def check_rom(path: Path) -> None:
-    """Refuse what the emulator would crash on: a file in the iNES format that is whole, NTSC and of a known mapper."""
+    """Refuse what was never tried: all but a whole file in the iNES format, for NTSC and of a mapper named above."""
     rom = path.read_bytes()
     if len(rom) < 16 or rom[:4] != b"NES\x1a":
         raise ValueError(f"{path} is not a ROM in the iNES format")
@@ -112,9 +116,9 @@ def check_rom(path: Path) -> None:
     if not program:
         raise ValueError(f"{path} holds no program")
     if flags6 & 4:
-        raise ValueError(f"{path} has a trainer, which the emulator does not know")
+        raise ValueError(f"{path} has a trainer, which was never tried")
     if flags9 & 1:
-        raise ValueError(f"{path} is for PAL; the emulator is an NTSC console")
+        raise ValueError(f"{path} is for PAL, which was never tried")
     if mapper not in MAPPERS:
         raise ValueError(f"{path} needs mapper {mapper}; this one plays {', '.join(map(str, MAPPERS))}")
     if len(rom) < expected:
@@ -152,7 +156,7 @@ class _Core:
     """A copy of the emulator's library, and what it calls while it runs."""
 
     def __init__(self) -> None:
-        self.buttons = 0
+        self.buttons, self.misfit = 0, ""
         self.library = _fresh_copy()
         self._picture: np.ndarray | None = None
         self._called = {  # kept, because the library keeps their addresses
@@ -208,16 +212,17 @@ class _Core:
         return False
 
     def _show(self, data: int | None, width: int, height: int, pitch: int) -> None:
-        if data and self._picture is not None:
-            assert (height, width, pitch) == (HEIGHT, WIDTH, 2 * WIDTH)
+        if (height, width, pitch) != (HEIGHT, WIDTH, 2 * WIDTH):
+            self.misfit = f"{width} x {height} pixels, {pitch} bytes a row"  # what is raised here is heard by nobody
+        elif data and self._picture is not None:
             ctypes.memmove(self._picture.ctypes.data, data, self._picture.nbytes)
 
     def _is_held(self, port: int, device: int, index: int, button: int) -> int:
         return self.buttons >> button & 1 if port == 0 else 0
 
 
-_idle: list[_Core] = []
-"""Copies whose consoles were closed: the next ones take them, because a library is never unloaded."""
+_idle: dict[str, list[_Core]] = {}
+"""Copies whose consoles were closed, by their game: the next ones take them, because a library is never unloaded."""
 
 
 def _fresh_copy() -> ctypes.CDLL:

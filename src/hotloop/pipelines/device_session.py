@@ -10,6 +10,7 @@ import numpy as np
 
 from hotloop.engines.jax.engine import JaxEngine, LearnerState
 from hotloop.envs.device import DeviceEnv
+from hotloop.errors import SpecError
 from hotloop.evaluate import Episodes, Tell
 from hotloop.experience import Totals
 from hotloop.members import Members
@@ -192,4 +193,7 @@ def _zeros_in_place_of(arrays: Any) -> Any:
 def _by_name(tree: Any) -> dict[str, Any]:
     """The arrays of a state by their paths. JAX's own walk: an env's state may be of any class that JAX was told of."""
     found = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in found}
+    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in found}
+    if len(named) < len(found):
+        raise SpecError("the state of the env has two arrays of one name: its names must not hold a /")
+    return named

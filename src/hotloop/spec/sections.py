@@ -299,10 +299,11 @@ class Evaluation(Section):
     max_steps: PositiveInt = 100_000
     """Steps after which an endless episode counts as it stands."""
     max_share: float = Field(default=5.0, gt=0)
-    """Env steps that an evaluation of a Gymnasium env may take, as a multiple of those of one period: `every`, or the
-    run so far if that is less. Beyond that it is cut: in each env equally many episodes count, those that still run as
-    they stand, and `cut` says how many of the wanted ones were not played to their end. Such an evaluation neither ends
-    a run as solved nor makes its weights the best."""
+    """Env steps that the episodes of an evaluation of a Gymnasium env may take, as a multiple of those of one period:
+    `every`, or the run so far if that is less (envs that have played theirs and step on beside the others may take as
+    many again). Beyond that it is cut: in each env equally many episodes count, those that still run as they stand, and
+    `cut` says how many of the wanted ones were not played to their end. Such an evaluation neither ends a run as solved
+    nor makes its weights the best."""
     options: dict[str, object] = Field(default={})
     """Changes to `env.options` for evaluations, such as rewards that are not clipped."""
 

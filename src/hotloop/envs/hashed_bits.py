@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 def hashed_bits(key: jax.Array, count: int) -> jax.Array:
     """Bits uint32 (count,) that depend on all of the key."""
-    bits = jnp.arange(count, dtype=jnp.uint32) * jnp.uint32(0x9E3779B9)  # the golden ratio: no two counters are near
+    # The golden ratio: no two counters are near.
+    bits: jax.Array = jnp.arange(count, dtype=jnp.uint32) * jnp.uint32(0x9E3779B9)
     for word in jax.random.key_data(key):  # two of them
         bits = _mixed(bits ^ word)
     return bits

@@ -6,8 +6,6 @@ they stand here beside ours, and hotloop at the same settings beside both. Each 
 whether it leaves the result as it was is checked.
 """
 
-import torch
-
 from hotloop.bench.mario_alone import alone_rows, same_or_not
 from hotloop.bench.mario_alone import settings as alone_settings
 from hotloop.bench.mario_memory import drawing_rows, memory_rows
@@ -18,18 +16,16 @@ from hotloop.bench.measure import Result, machine
 from hotloop.progress import Reporter
 
 NOT_MEASURED = (
-    "custom kernels: nine tenths of a gradient step are convolutions and products of the vendors' libraries, and XLA "
-    "joins what is between them; CUDA's cache, pinned memory, several GPUs: there is none here"
+    "custom kernels: a gradient step is bound by convolutions and matrix products, which the vendors' libraries have, "
+    "and a compiler joins what is between them; CUDA's cache, pinned memory, several GPUs: there is none here"
 )
 
 
 def run(reporter: Reporter) -> Result:
     """Results, each piece of advice alone, collectors together, buffers, then the table."""
-    threads = torch.get_num_threads()
     with reporter.busy("which pieces of advice leave the result as it was?"):
         verdicts = same_or_not()
     rows = [*alone_rows(verdicts, reporter), *playing_rows(reporter), *memory_rows(), *drawing_rows(reporter)]
-    torch.set_num_threads(threads)
     rows = [*table_rows(reporter), *rows]
     settings = {**machine(), **table_settings(), **alone_settings(), "not measured": NOT_MEASURED}
     return Result("mario", settings, rows)

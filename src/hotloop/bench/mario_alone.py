@@ -22,7 +22,7 @@ from hotloop.bench.mario_original import (
     Sizes,
     Switches,
     new_network,
-    set_threads,
+    threads_of,
 )
 from hotloop.bench.mario_original_network import Weights, weights_of
 from hotloop.bench.mario_original_replay import Experience
@@ -121,17 +121,16 @@ def outcome_of(switches: Switches) -> Outcome:
     channel, learner = Channel(get_context("spawn"), CHECKED, switches), Learner(CHECKED, switches)
     sender = Sender(channel, 0)
     collector = Collector(CHECKED, switches, sender.send)
-    set_threads(switches)
-    for _ in range(CHECKED_ROUNDS):
-        for _ in range(CHECKED_TURNS):
-            collector.turn()
-        sender.flush()
-        learner.store(channel.take_exactly(CHECKED_TURNS))
-        for _ in range(BATCHES * CHECKED_BATCH // switches.batch):
-            learner.learn(learner.draw())
-        if (weights := learner.weights_if_due()) is not None:
-            collector.take(weights)
-    set_threads(Switches())
+    with threads_of(switches):
+        for _ in range(CHECKED_ROUNDS):
+            for _ in range(CHECKED_TURNS):
+                collector.turn()
+            sender.flush()
+            learner.store(channel.take_exactly(CHECKED_TURNS))
+            for _ in range(BATCHES * CHECKED_BATCH // switches.batch):
+                learner.learn(learner.draw())
+            if (weights := learner.weights_if_due()) is not None:
+                collector.take(weights)
     outcome = Outcome(weights_of(learner.online), weights_of(collector.model), collector.actions)
     collector.close()
     return outcome
@@ -165,7 +164,6 @@ def alone_rows(verdicts: dict[str, str], reporter: Reporter) -> list[Row]:
         cases |= {name: _case(side, piece.switches) for name, piece in pieces.items()}
         with reporter.busy(f"{side}: the loop as it was, and each piece of advice"):
             seconds = interleave({name: run for name, (run, _) in cases.items()}, rounds=ROUNDS, reporter=reporter)
-        set_threads(Switches())
         for _, close in cases.values():
             close()
         for name, times in seconds.items():
@@ -184,8 +182,8 @@ def settings() -> dict[str, object]:
         "alone": f"stacks {SIZES.shape}, batch {BATCH} in place of 256 ({BATCH * SIZES.gflop:.2g} GFLOP), "
         f"{os.cpu_count()} threads unless said otherwise",
         "same result": f"bits of weights and actions after {CHECKED_ROUNDS * CHECKED_TURNS} turns and "
-        f"{CHECKED_ROUNDS * BATCHES} batches of {CHECKED_BATCH} in a fixed order, stacks {CHECKED.shape}; rounding: off "
-        f"by less than {NEAR:g} of the way the weights have gone",
+        f"{CHECKED_ROUNDS * BATCHES} batches of {CHECKED_BATCH} in a fixed order, stacks {CHECKED.shape}; rounding: "
+        f"off by less than {NEAR:g} of the way the weights have gone",
     }
 
 
@@ -227,9 +225,9 @@ def _acting(switches: Switches) -> Case:
     collector = Collector(SIZES, switches, lambda experience: None)
 
     def act() -> None:
-        set_threads(switches)
-        for _ in range(TURNS):
-            collector.turn()
+        with threads_of(switches):
+            for _ in range(TURNS):
+                collector.turn()
 
     return act, collector.close
 
@@ -257,9 +255,9 @@ def _learning(switches: Switches) -> Case:
     learner.store(random_experiences(STORED, SIZES))
 
     def learn() -> None:
-        set_threads(switches)
-        for _ in range(BATCHES * BATCH // switches.batch):
-            learner.learn(learner.draw())
+        with threads_of(switches):
+            for _ in range(BATCHES * BATCH // switches.batch):
+                learner.learn(learner.draw())
 
     return learn, lambda: None
 

@@ -12,7 +12,7 @@ from hotloop.bench.measure import COST, Row, interleave, paired_ratio
 from hotloop.bench.replay import filled
 from hotloop.progress import Reporter
 from hotloop.replay.host import HostReplay
-from hotloop.spec import Replay
+from hotloop.spec import Prioritized, Replay
 from hotloop.trees import ArraySpec
 
 SIZES, BUFFERS, BATCH = Sizes(), (10_000, 50_000), 256
@@ -28,7 +28,7 @@ def memory_rows() -> list[Row]:
     stack, size = SIZES.stack, SIZES.picture
     for capacity in BUFFERS:
         whole, once = bytes_of(capacity, stack, size), bytes_of_frames(capacity, size)
-        spec = Replay(capacity=capacity, stacked_frames=stack, sampling={"kind": "prioritized"})
+        spec = Replay(capacity=capacity, stacked_frames=stack, sampling=Prioritized(kind="prioritized"))
         ours = HostReplay(spec, 0.95, ArraySpec(SIZES.shape, np.uint8), ENVS).num_bytes()
         against = f"buffer {capacity:,}/whole stacks, uint8"
         first = Row(against, whole / GIB, "GiB")

@@ -7,11 +7,12 @@ Chance is drawn from streams of each side's own, so that two loops which differ 
 same bits. How collectors become processes is in `mario_original_pipeline.py`.
 """
 
+import contextlib
 import gc
 import os
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from typing import NamedTuple
@@ -353,3 +354,14 @@ def new_network(sizes: Sizes, switches: Switches) -> PictureNetwork:
 def set_threads(switches: Switches) -> None:
     """Of this process: OMP_NUM_THREADS would have to be there before PyTorch is."""
     torch.set_num_threads(switches.threads or os.cpu_count() or 1)
+
+
+@contextlib.contextmanager
+def threads_of(switches: Switches) -> Iterator[None]:
+    """So many for a while."""
+    before = torch.get_num_threads()
+    set_threads(switches)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -14,7 +14,17 @@ from multiprocessing.sharedctypes import SynchronizedArray
 from multiprocessing.synchronize import Event
 from typing import NamedTuple
 
-from hotloop.bench.mario_original import Channel, Collector, Handed, Learner, Sender, Sizes, Switches, set_threads
+from hotloop.bench.mario_original import (
+    Channel,
+    Collector,
+    Handed,
+    Learner,
+    Sender,
+    Sizes,
+    Switches,
+    set_threads,
+    threads_of,
+)
 from hotloop.bench.mario_original_network import Weights
 from hotloop.interrupts import interrupts_held_back
 from hotloop.transport.lifeline import end_with_parent
@@ -72,7 +82,7 @@ class Pipeline:
     def warm_up(self) -> None:
         """Until the learner has made its first optimiser step, and what is compiled is."""
         assert self.learner is not None
-        with self._threads(), self._playing():
+        with threads_of(self.switches), self._playing():
             while self.learner.batches < self.switches.accumulates:
                 self._turn()
 
@@ -84,7 +94,7 @@ class Pipeline:
         before, syncs = self._handed(), 0
         batches, episodes = (learner.batches, learner.episodes) if learner else (0, 0)
         taken, learning = 0, 0.0
-        with self._threads(), self._playing():
+        with threads_of(self.switches), self._playing():
             began = time.perf_counter()
             while time.perf_counter() - began < seconds:
                 came, spent, synced = self._turn()
@@ -151,17 +161,6 @@ class Pipeline:
             yield
         finally:
             self._going.clear()
-
-    @contextlib.contextmanager
-    def _threads(self) -> Iterator[None]:
-        import torch
-
-        before = torch.get_num_threads()
-        set_threads(self.switches)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
 
 def _collect(

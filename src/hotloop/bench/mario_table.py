@@ -75,8 +75,8 @@ def settings() -> dict[str, object]:
     return {
         "table": f"{SLICES} x {SLICE_SECONDS:g} s of each pipeline in turns after its first optimiser step, "
         f"{HOTLOOP_SECONDS:g} s of hotloop; its ratios are of whole runs, without a spread",
-        "experiences": f"stacks {SIZES.shape} uint8, {SIZES.experience_bytes:,} bytes each; {SIZES.gflop:.2g} GFLOP for "
-        "each sample of a batch",
+        "experiences": f"stacks {SIZES.shape} uint8, {SIZES.experience_bytes:,} bytes each; {SIZES.gflop:.2g} GFLOP "
+        "for each sample of a batch",
     }
 
 
@@ -129,7 +129,7 @@ def hotloop_spec(switches: Switches, experiences_per_batch: float) -> dict[str, 
             "patience": SIZES.idle_steps,
             "noop_max": SIZES.noop_max,
         },
-        "network.torso.normalization": "batch" if switches.normalised else "none",
+        "network.torso.normalization": _normalization(switches),
         "network.init": "he" if switches.normalised else "default",
         "precision": "bfloat16" if switches.bfloat16 else "float32",
         "target.every": steps,
@@ -153,6 +153,7 @@ def hotloop_measured(figures: Figures, switches: Switches, theirs: Measured) -> 
     batches = rate * figures["updates"] / figures["env_steps"] * switches.accumulates
     learning = sum(figures["learner"].get(stage, 0.0) for stage in ("transfer", "update"))
     per_batch = switches.batch * SIZES.gflop
+    speed = per_batch * batches / max(learning, 1e-9)
     per_experience = figures["env_steps"] / max(1, figures["updates"]) / switches.accumulates
     waited = figures["actors"].get("wait", 0.0)
     return Measured(
@@ -166,9 +167,12 @@ def hotloop_measured(figures: Figures, switches: Switches, theirs: Measured) -> 
         {
             "experience rate": f"{figures['cores']:.2g} cores in use; none is dropped, actors wait for the learner "
             f"{waited:.0%} of their time, as the ratio is kept",
-            "training throughput": f"{per_experience:.4g} experiences a batch, beside {theirs.experiences_per_batch:.4g}; "
-            f"{per_batch:.3g} GFLOP a batch at {per_batch * batches / max(learning, 1e-9):.3g} GFLOP/s",
-            "utilisation": "stages transfer and update of the learner",
+            "training throughput": f"{per_experience:.4g} experiences a batch, beside "
+            f"{theirs.experiences_per_batch:.4g}; {per_batch:.3g} GFLOP a batch at {speed:.3g} GFLOP/s",
+            "utilisation": "stages transfer and update of the learner"
+            + (
+                "; LayerNorm, as parts of a batch have no BatchNorm here" if _normalization(switches) == "layer" else ""
+            ),
             "lock wait": "of an actor's time, through shared memory; there is no lock",
             "epoch time": f"as many experiences as an epoch had there: {theirs.experiences_per_epoch:,.0f}",
         },
@@ -202,6 +206,11 @@ def _hotloop(switches: Switches, theirs: Measured) -> Measured:
         return hotloop_measured(trainer.train(HOTLOOP_SECONDS), switches, theirs)
     finally:
         trainer.close()
+
+
+def _normalization(switches: Switches) -> str:
+    """Parts of a batch would each be normalised by themselves, which hotloop refuses: by layer then."""
+    return "none" if not switches.normalised else "layer" if switches.accumulates > 1 else "batch"
 
 
 def _compare(row: Row, against: str, value: float) -> None:

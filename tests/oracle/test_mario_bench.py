@@ -226,6 +226,11 @@ def test_advice_that_changes_nothing_gives_the_same_bits(name: str) -> None:
     assert verdict(outcome_of(replace(ADVICE[name].switches, threads=1)), original()) == "bits"
 
 
+@pytest.mark.heavy
+def test_a_compiled_learner_differs_by_rounding_alone() -> None:
+    assert verdict(outcome_of(replace(ADVICE["torch.compile"].switches, threads=1)), original()) in ("bits", "rounding")
+
+
 @pytest.mark.parametrize("name", ["batch 512", "accumulation of 4", "BatchNorm, He, no bias", "weights every epoch"])
 def test_advice_that_is_another_algorithm_comes_to_something_else(name: str) -> None:
     assert verdict(outcome_of(replace(ADVICE[name].switches, threads=1)), original()).startswith("no")
@@ -305,13 +310,15 @@ def test_rows_of_advice_and_memory_can_be_made(monkeypatch: pytest.MonkeyPatch) 
 def test_all_rows_can_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     configurations = {
-        mario_table.ORIGINAL: SMALL,
-        mario_table.OPTIMISED: replace(OPTIMIZED, batch=8, buffer=64, collectors=2, together=4),
+        mario_table.ORIGINAL: replace(SMALL, buffer=2048),
+        mario_table.OPTIMISED: replace(OPTIMIZED, batch=8, buffer=2048, collectors=2, together=4, compiled=False),
     }
     monkeypatch.setattr(mario_table, "CONFIGURATIONS", configurations)
+    pieces = {name: ADVICE[name] for name in ("one thread when acting", "a queue per collector", "accumulation of 4")}
+    monkeypatch.setattr(mario_alone, "ADVICE", pieces)
     monkeypatch.setattr(mario_playing, "GROUPS", dict(list(mario_playing.GROUPS.items())[:2]))
     result = mario.run(Silent())
-    assert len(result.rows) == 20 + len(ADVICE) + 4 + 2 + 8
+    assert len(result.rows) == 20 + len(pieces) + 4 + 2 + 8
     assert result.as_json()["rows"]
     assert "mario" in BENCHES
 

@@ -81,10 +81,15 @@ class Pipeline:
 
     def warm_up(self) -> None:
         """Until the learner has made its first optimiser step, and what is compiled is."""
-        assert self.learner is not None
+        learner = self.learner
+        assert learner is not None
         with threads_of(self.switches), self._playing():
-            while self.learner.batches < self.switches.accumulates:
-                self._turn()
+            while not learner.can_learn:
+                learner.store(self._channel.take())
+                self._nap()
+        with threads_of(self.switches):  # collectors rest: a compiler wants all cores
+            while learner.batches < self.switches.accumulates:
+                learner.learn(learner.draw())
 
     def run(self, seconds: float) -> Ran:
         """For so long, and until the batch that was begun is done."""

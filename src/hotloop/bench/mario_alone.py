@@ -32,7 +32,7 @@ from hotloop.progress import Reporter
 
 SIZES, BATCH = Sizes(), 32
 """Of what is timed: a whole batch of 256 takes seconds without a GPU."""
-ROUNDS, TURNS, EXPERIENCES, BATCHES, EPOCHS = 9, 20, 32, 4, 15
+ROUNDS, TURNS, EXPERIENCES, BATCHES, EPOCHS = 7, 20, 32, 4, 15
 STORED = 256
 CHECKED, CHECKED_BATCH = Sizes(picture=64, idle_steps=10), 16
 """Of what is compared: short episodes, so that epochs pass."""

@@ -15,7 +15,7 @@ from hotloop.bench.processes_trainer import Figures, Orders, Trainer
 from hotloop.progress import Reporter
 
 SIZES = Sizes()
-SLICES, SLICE_SECONDS, HOTLOOP_SECONDS = 2, 45.0, 60.0
+SLICES, SLICE_SECONDS, HOTLOOP_SECONDS = 2, 45.0, 45.0
 ENVS = 8
 ORIGINAL, OPTIMISED = "mario_original", "mario_optimized"
 CONFIGURATIONS: dict[str, Switches] = {ORIGINAL: Switches(), OPTIMISED: OPTIMIZED}

@@ -5,7 +5,6 @@ import math
 from dataclasses import replace
 from functools import cache
 from multiprocessing import get_context
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,6 +46,23 @@ EXACT = [
     "in-place ReLU",
     "cache cleared every 4 batches",
 ]
+
+FIGURES: mario_table.Figures = {
+    "env_steps_per_s": 100.0,
+    "env_steps": 1000,
+    "updates": 40,
+    "samples_per_insert": 1.0,
+    "learner": {"update": 0.5, "transfer": 0.25, "wait": 0.2},
+    "actors": {"hand over": 0.01, "wait": 0.4},
+    "weights_lag": None,
+    "here_us": 1.0,
+    "actors_us": 1.0,
+    "cores": 1.9,
+    "rest_seconds": 0.0,
+    "used_at_rest": 0.0,
+    "update_ms": 1.0,
+}
+"""Of a training that never was."""
 
 
 @pytest.fixture(autouse=True)
@@ -307,8 +323,17 @@ def test_rows_of_advice_and_memory_can_be_made(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.heavy
-def test_all_rows_can_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_hotloop_trains_at_the_settings_of_the_optimised_pipeline() -> None:
+    switches = replace(OPTIMIZED, batch=8, buffer=2048, collectors=2)
+    theirs = pipeline_measured(Ran(1.0, 500, 20, 4, 0.6, 1, 480, 20, 0.25, 1.0), switches)
+    ours = mario_table._hotloop(switches, theirs)
+    assert ours.experiences_per_batch == 24
+    assert all(value > 0 for value in ours.values.values())
+
+
+@pytest.mark.heavy
+def test_all_rows_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mario_table, "_hotloop", lambda switches, theirs: hotloop_measured(FIGURES, switches, theirs))
     configurations = {
         mario_table.ORIGINAL: replace(SMALL, buffer=2048),
         mario_table.OPTIMISED: replace(OPTIMIZED, batch=8, buffer=2048, collectors=2, together=4, compiled=False),
@@ -325,22 +350,7 @@ def test_all_rows_can_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 def test_lines_of_hotloop_are_those_of_its_figures() -> None:
     theirs = pipeline_measured(Ran(10.0, 500, 20, 4, 6.0, 1, 480, 20, 0.25, 1.0), Switches())
-    figures: mario_table.Figures = {
-        "env_steps_per_s": 100.0,
-        "env_steps": 1000,
-        "updates": 40,
-        "samples_per_insert": 1.0,
-        "learner": {"update": 0.5, "transfer": 0.25, "wait": 0.2},
-        "actors": {"hand over": 0.01, "wait": 0.4},
-        "weights_lag": None,
-        "here_us": 1.0,
-        "actors_us": 1.0,
-        "cores": 1.9,
-        "rest_seconds": 0.0,
-        "used_at_rest": 0.0,
-        "update_ms": 1.0,
-    }
-    ours = hotloop_measured(figures, Switches(), theirs)
+    ours = hotloop_measured(FIGURES, Switches(), theirs)
     assert ours.values["training throughput"] == 4.0
     assert ours.values["utilisation"] == 75.0
     assert ours.values["lock wait"] == pytest.approx(0.2)

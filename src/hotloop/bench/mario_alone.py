@@ -102,7 +102,8 @@ class Outcome(NamedTuple):
     """What a loop came to in a fixed order of turns and batches."""
 
     learned: Weights
-    acting: Weights
+    acting: list[Weights]
+    """Those of the collector, after each round: when it took them counts."""
     actions: list[int]
 
 
@@ -120,7 +121,7 @@ def outcome_of(switches: Switches) -> Outcome:
     switches = scaled(replace(switches, episodes=CHECKED_EPISODES * switches.episodes // 8), CHECKED_BATCH)
     channel, learner = Channel(get_context("spawn"), CHECKED, switches), Learner(CHECKED, switches)
     sender = Sender(channel, 0)
-    collector = Collector(CHECKED, switches, sender.send)
+    collector, acting = Collector(CHECKED, switches, sender.send), list[Weights]()
     with threads_of(switches):
         for _ in range(CHECKED_ROUNDS):
             for _ in range(CHECKED_TURNS):
@@ -131,7 +132,8 @@ def outcome_of(switches: Switches) -> Outcome:
                 learner.learn(learner.draw())
             if (weights := learner.weights_if_due()) is not None:
                 collector.take(weights)
-    outcome = Outcome(weights_of(learner.online), weights_of(collector.model), collector.actions)
+            acting.append(weights_of(collector.model))
+    outcome = Outcome(weights_of(learner.online), acting, collector.actions)
     collector.close()
     return outcome
 
@@ -142,7 +144,8 @@ def verdict(found: Outcome, expected: Outcome) -> str:
         return "no: another network"
     start = weights_of(new_network(CHECKED, Switches()))
     moved = _norm(expected.learned, start)
-    off = max(_norm(found.learned, expected.learned), _norm(found.acting, expected.acting)) / moved
+    pairs = [(found.learned, expected.learned), *zip(found.acting, expected.acting, strict=True)]
+    off = max(_norm(one, other) for one, other in pairs) / moved
     if found.actions == expected.actions and off < NEAR:
         return "bits" if off == 0 else "rounding"
     return f"no: off by {off:.2g}"

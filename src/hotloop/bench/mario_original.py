@@ -35,7 +35,9 @@ from hotloop.envs.mario import ACTIONS, Mario
 DISCOUNT, TAU, LEARNING_RATE, EPSILON = 0.95, 0.01, 5e-4, 0.1
 NUM_ACTIONS = len(ACTIONS["complex"])
 PATIENCE = 60.0
-"""Seconds until an experience that was sent must have come."""
+"""Seconds until all experiences that were sent must have come."""
+ARRIVAL_SECONDS = 5.0
+"""Until the next one has."""
 
 
 @dataclass(frozen=True)
@@ -212,11 +214,10 @@ class Channel:
     def _take(self) -> list[Experience]:
         taken: list[Experience] = []
         for each in self.queues:
-            try:
-                while True:
-                    taken += each.get_nowait()
-            except queue.Empty:
-                continue
+            with contextlib.suppress(queue.Empty):  # of a collector that has died
+                # An experience is larger than a pipe: without waiting, what is on its way would be left behind.
+                for _ in range(each.qsize()):
+                    taken += each.get(timeout=ARRIVAL_SECONDS)
         return taken
 
 

@@ -269,6 +269,10 @@ BENCHES: Mapping[str, Entry] = {
         "hotloop.bench.actors:run",
         "an actor and a learner that share a buffer, and each piece of advice for them alone",
     ),
+    "mario": Entry(
+        "hotloop.bench.mario:run",
+        "Mario's collectors and learner by a document's expected figures, and each piece of its advice alone",
+    ),
     "family": Entry("hotloop.bench.family:run", "what each head, target and replay costs beside plain DQN"),
     "learning": Entry(
         "hotloop.bench.learning:run", "every preset on CartPole until solved, Snake beside its reference scores"

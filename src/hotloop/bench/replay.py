@@ -64,7 +64,7 @@ def _trainer(sampling: Mapping[str, object]) -> Callable[[], None]:
 
 def _stacks(result: Result, name: str, shape: tuple[int, ...], capacity: int, reporter: Reporter) -> None:
     obs = ArraySpec(shape, np.uint8)
-    filled = _filled(Replay(capacity=STORED, stacked_frames=shape[0]), obs)
+    full = filled(Replay(capacity=STORED, stacked_frames=shape[0]), obs)
     random = np.random.default_rng(0)
     source = np.random.default_rng(1).integers(0, 255, (2, BATCH, *shape), dtype=np.uint8)
     copy, draw = f"{name}/copy of the bytes", f"{name}/{BATCH} transitions drawn"
@@ -74,7 +74,7 @@ def _stacks(result: Result, name: str, shape: tuple[int, ...], capacity: int, re
         source[1].copy()
 
     def draw_both() -> None:
-        filled.sample(random, (1, BATCH))
+        full.sample(random, (1, BATCH))
 
     seconds = interleave({copy: copy_both, draw: draw_both}, rounds=101, reporter=reporter)
     result.rows.append(Row(copy, sorted(seconds[copy])[50] * 1e6, "us"))
@@ -89,7 +89,7 @@ def _stacks(result: Result, name: str, shape: tuple[int, ...], capacity: int, re
     result.rows.append(row)
 
 
-def _filled(spec: Replay, obs: ArraySpec) -> HostReplay:
+def filled(spec: Replay, obs: ArraySpec) -> HostReplay:
     """A replay full of one env's stacks of random frames, in episodes of 500 steps."""
     replay = HostReplay(spec, 0.99, obs, 1)
     replay.allocate()

@@ -25,7 +25,6 @@ def run(reporter: Reporter) -> Result:
     """Results, each piece of advice alone, collectors together, buffers, then the table."""
     with reporter.busy("which pieces of advice leave the result as it was?"):
         verdicts = same_or_not()
-    rows = [*alone_rows(verdicts, reporter), *playing_rows(reporter), *memory_rows(), *drawing_rows(reporter)]
-    rows = [*table_rows(reporter), *rows]
+    pieces = [*alone_rows(verdicts, reporter), *playing_rows(reporter), *memory_rows(), *drawing_rows(reporter)]
     settings = {**machine(), **table_settings(), **alone_settings(), "not measured": NOT_MEASURED}
-    return Result("mario", settings, rows)
+    return Result("mario", settings, [*table_rows(reporter), *pieces])

@@ -15,6 +15,7 @@ import numpy as np
 
 from hotloop.bench.mario_original import (
     NUM_ACTIONS,
+    OPTIMIZED,
     Channel,
     Collector,
     Learner,
@@ -40,7 +41,6 @@ CHECKED_ROUNDS, CHECKED_TURNS, CHECKED_EPISODES = 6, 32, 1
 NEAR = 1e-3
 """Weights agree but for rounding when they are apart by less than this share of the way they have gone."""
 ORIGINAL = "original"
-TOGETHER = 16
 Side = Literal["collector", "hand-over", "gradient step", "sync"]
 UNITS: dict[Side, str] = {
     "collector": "ms/turn",
@@ -66,10 +66,10 @@ ADVICE: dict[str, Advice] = {
     "BatchNorm, He, no bias when acting": Advice("collector", Switches(normalised=True), changes="another network"),
     "one thread when acting": Advice("collector", Switches(threads=1), "less contention"),
     "a queue per collector": Advice("hand-over", Switches(own_queues=True), "50 -> 5 ms, 85 % less contention"),
-    f"a queue per collector, {TOGETHER} at once": Advice(
-        "hand-over", Switches(own_queues=True, together=TOGETHER), "50 -> 5 ms, 85 % less contention"
+    f"a queue per collector, {OPTIMIZED.together} at once": Advice(
+        "hand-over", Switches(own_queues=True, together=OPTIMIZED.together), "50 -> 5 ms, 85 % less contention"
     ),
-    f"{TOGETHER} at once, with the lock": Advice("hand-over", Switches(together=TOGETHER)),
+    f"{OPTIMIZED.together} at once, with the lock": Advice("hand-over", Switches(together=OPTIMIZED.together)),
     "batch 512": Advice(
         "gradient step", Switches(batch=512), "60 -> 85 % utilisation", "half the steps on as many samples"
     ),

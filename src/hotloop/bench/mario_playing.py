@@ -3,14 +3,13 @@
 import statistics
 from typing import NamedTuple
 
-from hotloop.bench.mario_original import Sizes, Switches
+from hotloop.bench.mario_original import OPTIMIZED, Sizes, Switches
 from hotloop.bench.mario_original_pipeline import Pipeline, Ran
 from hotloop.bench.measure import Row, paired_ratio
 from hotloop.progress import Reporter
 
 SIZES = Sizes()
 ROUNDS, SECONDS = 5, 3.0
-TOGETHER = 16
 ORIGINAL = "2 collectors, one queue with a lock"
 
 
@@ -24,8 +23,8 @@ class Group(NamedTuple):
 GROUPS: dict[str, Group] = {
     ORIGINAL: Group(Switches()),
     "2 collectors, a queue each": Group(Switches(own_queues=True), "+60-80 % experiences"),
-    f"2 collectors, a queue each, {TOGETHER} at once": Group(
-        Switches(own_queues=True, together=TOGETHER), "+60-80 % experiences"
+    f"2 collectors, a queue each, {OPTIMIZED.together} at once": Group(
+        Switches(own_queues=True, together=OPTIMIZED.together), "+60-80 % experiences"
     ),
     "2 collectors, one thread each": Group(Switches(threads=1), "less contention"),
     "4 collectors, one thread each": Group(Switches(threads=1, collectors=4), "more collectors"),

@@ -83,7 +83,7 @@ class Mario(gym.Env[np.ndarray, np.int64]):
     ) -> None:
         _check("world", world, 1, 8)
         _check("stage", stage, 1, 4)
-        if observation == "tiles" and not size is stack is None:
+        if observation == "tiles" and (size, stack) != (None, None):
             raise ValueError("size and stack are those of pictures; observation is 'tiles'")
         size, stack = SIZE if size is None else size, STACK if stack is None else stack
         _check("size", size, SMALLEST, LARGEST)

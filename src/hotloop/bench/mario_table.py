@@ -4,6 +4,7 @@ Both pipelines live in processes of their own and take turns. hotloop trains aft
 many gradient steps for each experience as the pipeline that it stands beside came to take.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from hotloop.bench.mario_original_pipeline import Pipeline, Ran
 from hotloop.bench.mario_original_replay import ALPHA, BETA
 from hotloop.bench.measure import COST, FASTER, Row
 from hotloop.bench.processes_trainer import Figures, Orders, Trainer
+from hotloop.blocks import LONGEST_BLOCK
 from hotloop.progress import Reporter
 
 SIZES = Sizes()
@@ -111,15 +113,20 @@ def pipeline_measured(ran: Ran, switches: Switches) -> Measured:
 
 
 def hotloop_spec(switches: Switches, experiences_per_batch: float) -> dict[str, object]:
-    """What `mario_128` is changed to; batches that make one step are parts of a larger one."""
-    steps = max(ENVS, ENVS * round(experiences_per_batch * switches.accumulates / ENVS))
+    """What `mario_128` is changed to; batches that make one step are parts of a larger one.
+
+    A pipeline that learns very rarely takes more envs here: a gradient step has at most so many vector steps.
+    """
+    wanted = experiences_per_batch * switches.accumulates
+    envs = ENVS * max(1, math.ceil(wanted / (ENVS * LONGEST_BLOCK)))
+    steps = envs * max(1, round(wanted / envs))
     batch = switches.batch * switches.accumulates
     return {
         "pipeline": "processes",
         "actors.count": switches.collectors,
         "updates_per_step": 1 / steps,
         "discount": DISCOUNT,
-        "env.num_envs": ENVS,
+        "env.num_envs": envs,
         "env.vectorization": "sync",
         "env.options": {
             "size": SIZES.picture,

@@ -256,7 +256,10 @@ BENCHES: Mapping[str, Entry] = {
     "sfc": Entry(
         "hotloop.bench.sfc:run", "service function chains: a gradient step, decisions, the time of 50 of them"
     ),
-    "pixels": Entry("hotloop.bench.pixels:run", "Pong by each pipeline and by SB3; acting against the bare emulators"),
+    "pixels": Entry("hotloop.bench.pixels:run", "Pong by each pipeline and by SB3; acting against the bare emulator"),
+    "emulators": Entry(
+        "hotloop.bench.emulators:run", "the share of bare emulators that envs and training reach: Pong and Mario"
+    ),
     "replay": Entry("hotloop.bench.replay:run", "what priorities and stacks of single frames cost, and save"),
     "sum_tree": Entry("hotloop.bench.sum_tree:run", "draws and updates of prioritised replay against a tree in Python"),
     "transport": Entry(

@@ -1,4 +1,4 @@
-"""Pixels: Pong trained by each pipeline and by Stable-Baselines3; acting alone in Pong and Mario against the emulators.
+"""Pixels: Pong trained by each pipeline and by Stable-Baselines3; acting alone against the emulator.
 
 Threads are a property of a process, so each way to train is a process of its own; they take turns.
 """
@@ -223,14 +223,6 @@ def _acting(reporter: Reporter) -> list[Row]:
     session = _session(spec)
     rows = _compare(emulator, _pong_alone(spec, session), ours, session.collect, reporter)
     session.close()
-    emulator, ours = "mario/emulator", "mario/acting"
-    mario = load_spec("mario_128", {"pipeline": "sync", "replay.start": 1_000_000_000, "updates_per_step": 1 / ENVS})
-    for vectorization, named in (("sync", ours), ("threads", f"{ours}/threads")):
-        session = _session(load_spec(mario, {"env.vectorization": vectorization}))
-        compared = _compare(emulator, _mario_alone(mario), named, session.collect, reporter)
-        rows += compared if vectorization == "sync" else compared[1:]
-        session.close()
-    rows[-1].note = f"the same on {os.cpu_count()} cores; the emulators alone one after the other, on one"
     return rows
 
 
@@ -266,27 +258,6 @@ def _pong_alone(spec: Spec, session: "HostRun") -> Callable[[], None]:
     def step() -> None:
         obs, *_ = env.step(actions[next(turn) % 1000])
         session.actor.policy(obs)
-
-    return step
-
-
-def _mario_alone(spec: Spec) -> Callable[[], None]:
-    """As many emulators, each given the frames of one env step; nothing is looked at."""
-    import numpy as np
-
-    from hotloop.envs.mario import Mario
-
-    make: Callable[..., Mario] = Mario  # its options are those of the spec
-    games = [make(**spec.env.options) for _ in range(ENVS)]
-    random = np.random.default_rng(0)
-    for game in games:
-        game.reset(seed=0)
-
-    def step() -> None:
-        for game in games:
-            buttons = game.buttons[int(random.integers(len(game.buttons)))]
-            for _ in range(game.skip):
-                game.nes.step_frame(buttons)
 
     return step
 

@@ -1,7 +1,8 @@
 """A session whose state lives on the device, of one member or of several side by side."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import jax
@@ -95,14 +96,30 @@ class DeviceSession(Generic[S]):
         with ThreadPoolExecutor(thread_name_prefix="compile") as pool:
             programs: dict[str, Future[Any]] = {}
             if self._advance is None:
-                lowered = self.axis.jit_in_place(self.pipeline.advance).lower(state, self._blocks(1))
-                programs["_advance"] = pool.submit(lowered.compile)
+                programs["_advance"] = pool.submit(self._lowered(self.pipeline.advance, state).compile)
             programs["_init"] = pool.submit(self.axis.jit(self.pipeline.init).lower(seeds).compile)
             if self.spec.evaluation.every:
                 program, arguments = self._evaluation_program()
                 programs["_evaluate"] = pool.submit(program.lower(*arguments).compile)
             for name, compiling in programs.items():
                 setattr(self, name, compiling.result())
+
+    def _lowered(self, advance: Callable[[S, jax.Array], S], state: Any) -> Any:
+        """A program that runs blocks of all members, for states of these shapes."""
+        return self.axis.jit_in_place(advance).lower(state, self._blocks(1))
+
+    def compiled(self, advance: Callable[[S, jax.Array], S]) -> Any:
+        """Compile what runs blocks of one member in another way."""
+        return self._lowered(advance, self.state).compile()
+
+    @contextmanager
+    def advancing_by(self, program: Any) -> Iterator[None]:
+        """Within, blocks are run by another program that was `compiled`."""
+        own, self._advance = self._advance, program
+        try:
+            yield
+        finally:
+            self._advance = own
 
     def _evaluation_program(self) -> tuple[Any, tuple[Any, ...]]:
         """What plays the greedy episodes of each member, and what it is called with."""

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 
 from hotloop.engines.jax.engine import JaxEngine, LearnerState
-from hotloop.envs.device import DeviceEnv, legal_actions, obs_shapes, reset_all
+from hotloop.envs.device import DeviceEnv, legal_actions, obs_shapes, reset_all, step_all
 from hotloop.experience import METRICS, Item, Totals, row_example
 from hotloop.members import Members
 from hotloop.pipelines.device_session import DeviceSession
 from hotloop.pipelines.session import Session
-from hotloop.pipelines.vector_step import ActorState, Moved, no_totals, vector_step
+from hotloop.pipelines.vector_step import ActorState, Moved, StepEnvs, no_totals, vector_step
 from hotloop.replay import window
 from hotloop.replay.device import DeviceReplay, Drawn, Storage
 from hotloop.replay.transitions import TransitionReplay
@@ -55,9 +55,9 @@ class InOneProgram:
     """A `Runner` for what is being compiled as a whole."""
 
     def stage(self, name: str, stage: Callable[..., Any], *inputs: Any) -> Any:
-        """Part of the program."""
-        del name
-        return stage(*inputs)
+        """Part of the program, whose instructions bear its name."""
+        with jax.named_scope(name):
+            return stage(*inputs)
 
     def one_of(self, choice: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], value: Any) -> Any:
         """A branch of the program."""
@@ -72,10 +72,12 @@ class Fused:
     """The fused pipeline of one spec: stages as methods, no state of its own."""
 
     replay: DeviceReplay[Any, Any]
+    step_envs: StepEnvs
 
     def __init__(self, spec: Spec, env: DeviceEnv, engine: JaxEngine) -> None:
         self.spec, self.env, self.engine, self.update = spec, env, engine, engine.update
         self.block_plan = spec.block_plan
+        self.step_envs = step_all
         self.portions = self.block_plan.updates // spec.updates_per_draw
         self.masked = spec.env.action_mask
         self.row = row_example(obs_shapes(env), env.num_actions if self.masked else None)
@@ -207,9 +209,8 @@ class Fused:
         self, carry: tuple[ActorState, Totals[jax.Array]], params: jax.Array, env_steps: jax.Array, key: jax.Array
     ) -> tuple[tuple[ActorState, Totals[jax.Array]], Item[jax.Array]]:
         """Act and step once in every env; gives out a transition of each, with n-step returns that of n - 1 ago."""
-        return vector_step(
-            self.spec, self.env, self.engine, carry, env_steps, key, partial(self.choose, params), self.row_of
-        )
+        choose = partial(self.choose, params)
+        return vector_step(self.spec, self.env, self.engine, carry, env_steps, key, choose, self.row_of, self.step_envs)
 
     def choose(
         self, params: jax.Array, actor: ActorState, explore_N: jax.Array, key: jax.Array

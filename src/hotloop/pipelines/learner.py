@@ -77,7 +77,7 @@ class Learner:
         self._beta = spec.beta_schedule.model_dump() if spec.beta_schedule else None
         self._wanted = engine.wanted_to_learn(spec.updates_per_draw, spec.replay.batch_size)
         # Small batches travel with the call: a transfer of their own takes longer than they do.
-        self._transfers_apart = int(np.prod(self._shape)) * replay.row_bytes >= TRANSFER_APART
+        self.transfers_apart = int(np.prod(self._shape)) * replay.row_bytes >= TRANSFER_APART
 
     def insert(self, step: VectorStep) -> None:
         """Store what a vector step of the actor brought."""
@@ -111,9 +111,10 @@ class Learner:
     def draw(self, env_steps: int) -> Portion:
         """The batches of a block's first portion of gradient steps."""
         with self.spans["sample"]:
-            return self._draw(0, Period(self.followed_until, env_steps))
+            return self.draw_portion(0, Period(self.followed_until, env_steps))
 
-    def _draw(self, portion: int, period: Period) -> Portion:
+    def draw_portion(self, portion: int, period: Period) -> Portion:
+        """The batches of one of a block's portions, counted from 0."""
         beta = 1.0 if self._beta is None else schedules.value_at(period.until, xp=schedules.Scalars, **self._beta)
         drawn_before = portion * self._shape[0]
         batches = self.replay.sample(self.random, self._shape, beta, drawn_before=drawn_before)
@@ -129,7 +130,7 @@ class Learner:
         for number in range(1, self.portions):
             with self.spans["redraw"]:
                 self.replay.learned(drawn.batches, np.asarray(learned.td_KB))
-                drawn = self._draw(number, drawn.period)
+                drawn = self.draw_portion(number, drawn.period)
             learned = self._learn_portion(learned.state, drawn, is_last=number == self.portions - 1)
             sums = sums + learned.sums
         return LearnedBlock(learned.state, sums, learned.td_KB, drawn.batches, drawn.period)
@@ -137,7 +138,7 @@ class Learner:
     def lesson(self, state: State, drawn: Portion, *, is_last: bool) -> Lesson[State]:
         """What its engine is told of a portion of gradient steps."""
         items, weight = drawn.batches.items, drawn.batches.weight
-        if self._transfers_apart:
+        if self.transfers_apart:
             with self.spans["transfer"]:
                 items, weight = self.engine.put((items, weight))
         counted = self.turns if self._rate_in_turns else drawn.period.since

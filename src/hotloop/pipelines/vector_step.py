@@ -39,6 +39,9 @@ Choose = Callable[[Any, jax.Array, jax.Array], tuple[jax.Array, Any]]
 Record = Callable[[Any, Moved, Any], tuple[Any, Any]]
 """`record(actor, moved, noted) -> actor, row_N`: what is remembered of the step, and what goes to the replay."""
 
+StepEnvs = Callable[[DeviceEnv, Any, jax.Array, jax.Array, bool], tuple[Any, DeviceStep]]
+"""As `envs.device.step_all`."""
+
 
 def vector_step(
     spec: Spec,
@@ -49,13 +52,16 @@ def vector_step(
     key: jax.Array,
     choose: Choose,
     record: Record,
+    step_envs: StepEnvs = step_all,
 ) -> tuple[tuple[Any, Totals[jax.Array]], Any]:
     """Act and step once in every env; returns where the envs are then, sums, and what is recorded."""
     actor, totals = carry
     act_key, env_key = jax.random.split(key)
     explore_N = engine.exploration(env_steps + jnp.arange(spec.env.num_envs, dtype=jnp.int32))
-    action_N, noted = choose(actor, explore_N, act_key)
-    env_state, t = step_all(env, actor.env, action_N, env_key, spec.env.action_mask)
+    with jax.named_scope("select"):
+        action_N, noted = choose(actor, explore_N, act_key)
+    with jax.named_scope("step"):
+        env_state, t = step_envs(env, actor.env, action_N, env_key, spec.env.action_mask)
     moved = Moved(action_N, t.reward.astype(jnp.float32), _discounts(spec, t), t.terminated | t.truncated, t)
     actor, row_N = record(actor, moved, noted)
     actor, totals = count_episodes(actor, totals, t.reward, moved.ended)

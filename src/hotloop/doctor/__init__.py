@@ -1,0 +1,1 @@
+"""Why a run is slow, what would help, and by how much."""

@@ -1,0 +1,271 @@
+"""A stage of a run on the host that costs nothing for a while: the speed that is left is that of all the others.
+
+| stage | what stands in for it |
+|---|---|
+| step | vector steps recorded before, in turn, whatever is done; each round of them ends in new episodes |
+| select | random actions among the legal ones, the network is not asked |
+| insert | nothing is stored |
+| sample | the batches that were drawn last, again; priorities stay |
+| transfer | the batches that are on the device already |
+| update | weights stay as they are, all errors are zero |
+
+Nothing is compiled anew and nothing moves, so a stage can be free for a tenth of a second, and the run as it is for the
+next: what the machine does meanwhile happens to both. What the run has learned is worth nothing afterwards.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import numpy as np
+
+from hotloop.engines.protocol import Learned, State
+from hotloop.envs.host import EnvArrays
+from hotloop.experience import METRICS, Items, VectorStep
+from hotloop.pipelines.actor import Actor, Envs
+from hotloop.pipelines.host_run import HostRun
+from hotloop.pipelines.learner import Learner, Period, Portion
+from hotloop.pipelines.learning_run import LearningRun
+from hotloop.replay.host import Batches
+from hotloop.trees import Arrays, Form, HasShape, leaves, tree_map
+
+RECORDED = 32
+"""Vector steps."""
+
+
+class Recording:
+    """Envs that are stepped as ever, and what they did."""
+
+    def __init__(self, envs: Envs, obs: Arrays) -> None:
+        """`obs` is what they show now."""
+        self.envs, self.first = envs, _copied(obs)
+        self.legal_at_first = None if envs.legal is None else envs.legal.copy()
+        self.steps: list[VectorStep] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.envs, name)
+
+    def step(self, chosen_N: np.ndarray) -> VectorStep:
+        """Act in every env."""
+        step = self.envs.step(chosen_N)
+        if len(self.steps) < RECORDED:
+            self.steps.append(_copied(step))
+        return step
+
+
+class Recorded:
+    """`Envs` that only seem to step: what they show was recorded."""
+
+    def __init__(self, recording: Recording) -> None:
+        envs, *before, last = recording.envs, *recording.steps
+        self.num_envs, self.observations, self.actions = envs.num_envs, envs.observations, envs.actions
+        self.failures, self.last_failure = envs.failures, envs.last_failure
+        self.first, self.legal = recording.first, recording.legal_at_first
+        goes_on = last.valid & ~last.terminated
+        ended = last._replace(
+            obs=recording.first, truncated=goes_on, began=np.ones_like(last.began), legal=recording.legal_at_first
+        )
+        self._steps, self._turn = [*before, ended], 0
+
+    def step(self, chosen_N: np.ndarray) -> VectorStep:
+        """The next of the recorded ones, with the actions that were chosen now."""
+        step = self._steps[self._turn]
+        self._turn = (self._turn + 1) % len(self._steps)
+        self.legal = step.legal
+        return step._replace(action=chosen_N)
+
+    def reset(self, seed: int) -> Arrays:
+        """At the first of the recorded steps."""
+        del seed
+        self._turn = 0
+        return self.first
+
+    def arrays(self) -> EnvArrays:
+        """Nothing of it is kept."""
+        return {}
+
+    def restore(self, arrays: EnvArrays) -> bool:
+        """Nothing was kept."""
+        return False
+
+    def close(self) -> None:
+        """There is nothing to let go."""
+
+
+class RandomActions:
+    """In the place of an `Explorer`: its network is not asked."""
+
+    def __init__(self, num_actions: int) -> None:
+        self._num_actions = num_actions
+
+    def actions(
+        self, policy: object, obs_N: Arrays, legal_NA: np.ndarray | None, env_steps: int, random: np.random.Generator
+    ) -> np.ndarray:
+        """An action of each env, int32 (N,)."""
+        del policy, env_steps
+        if legal_NA is None:
+            return random.integers(self._num_actions, size=len(leaves(obs_N)[0]), dtype=np.int32)
+        chosen: np.ndarray = np.argmax(random.random(legal_NA.shape) * legal_NA, axis=-1)
+        return chosen.astype(np.int32)
+
+
+class FreeOnHost:
+    """The stages of a run that can be free; it must have learned already."""
+
+    def __init__(self, run: LearningRun) -> None:
+        self._run, self._learner = run, run.learner
+        self._drawn: Portion | None = None
+        self._put: object = None
+        self.stages: dict[str, Callable[[], AbstractContextManager[None]]] = {
+            "sample": self._same_batches,
+            "update": self._same_weights,
+        }
+        if self._learner.transfers_apart:
+            self.stages["transfer"] = self._already_there
+        if isinstance(run, HostRun):
+            free_actor = FreeActor(run)
+            self.stages = {
+                "step": free_actor.recorded_steps,
+                "select": free_actor.random_actions,
+                "insert": free_actor.nothing_stored,
+                **self.stages,
+            }
+
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Within, the run goes on as it is and what will stand in is kept: let it run for some blocks."""
+        learner = self._learner
+        draw, put = learner.draw_portion, learner.engine.put
+
+        def remember_draw(portion: int, period: Period) -> Portion:
+            self._drawn = draw(portion, period)
+            return self._drawn
+
+        def remember_put(batches: Form) -> Form:
+            there = put(batches)
+            self._put = there
+            return there
+
+        with _in_place_of(learner, "draw_portion", remember_draw), _in_place_of(learner.engine, "put", remember_put):
+            yield
+
+    @contextmanager
+    def _same_batches(self) -> Iterator[None]:
+        assert self._drawn is not None
+        drawn = self._drawn
+
+        def again(portion: int, period: Period) -> Portion:
+            del portion
+            return drawn._replace(period=period)
+
+        def stay(batches: Batches, td_KB: np.ndarray) -> None:
+            del batches, td_KB
+
+        learner = self._learner
+        with _in_place_of(learner, "draw_portion", again), _in_place_of(learner.replay, "learned", stay):
+            yield
+
+    @contextmanager
+    def _already_there(self) -> Iterator[None]:
+        def there(batches: object) -> object:
+            del batches
+            return self._put
+
+        with _in_place_of(self._learner.engine, "put", there):
+            yield
+
+    @contextmanager
+    def _same_weights(self) -> Iterator[None]:
+        with _in_place_of(self._learner, "update", no_update(self._learner)):
+            yield
+
+
+class FreeActor:
+    """Those of the actor of a run in this process."""
+
+    def __init__(self, run: HostRun) -> None:
+        self._run, self._actor = run, run.actor
+        self._recorded: Recorded | None = None
+
+    @contextmanager
+    def recorded_steps(self) -> Iterator[None]:
+        """The envs stand still."""
+        actor = self._actor
+        if self._recorded is None:
+            self._recorded = self._record()
+        recorded, stands_at = self._recorded, actor.obs
+        self._begin_at(recorded.reset(0))
+        with _in_place_of(actor, "envs", recorded):
+            yield
+        self._begin_at(stands_at)
+
+    def _record(self) -> Recorded:
+        """Let the envs take as many steps as are recorded."""
+        recording = Recording(self._actor.envs, self._actor.obs)
+        with _in_place_of(self._actor, "envs", recording):
+            while len(recording.steps) < RECORDED:
+                self._run.advance(1)
+        return Recorded(recording)
+
+    @contextmanager
+    def random_actions(self) -> Iterator[None]:
+        """The network is not asked."""
+        with _in_place_of(self._actor, "explorer", RandomActions(self._actor.envs.actions.size)):
+            yield
+
+    @contextmanager
+    def nothing_stored(self) -> Iterator[None]:
+        """What the envs do is forgotten."""
+        with _in_place_of(self._run.learner, "insert", _forget):
+            yield
+        self._begin_at(self._actor.obs)
+
+    def _begin_at(self, obs: Arrays) -> None:
+        """Episodes begin here for all who remember how they went."""
+        _begin_episodes(self._actor, obs)
+        self._run.learner.replay.begin(obs)
+
+
+def no_update(learner: Learner) -> Callable[..., Learned[State]]:
+    """Stands in for `Learner.update`: as if all gradient steps were taken, and nothing had come of them."""
+
+    def stay(state: State, items_KB: Items, *more: object) -> Learned[State]:
+        del more
+        td_KB = np.zeros(_shape(items_KB.r_t), np.float32)
+        sums = np.zeros(len(METRICS), np.float32)
+        sums[METRICS.index("applied")] = len(td_KB)
+        return Learned(state, td_KB, sums)
+
+    return stay
+
+
+def _begin_episodes(actor: Actor, obs: Arrays) -> None:
+    actor.obs, actor.is_torn = obs, False
+    actor.running.begin_anew(np.ones(actor.envs.num_envs, bool))
+
+
+def _forget(step: VectorStep) -> None:
+    del step
+
+
+def _copied(arrays: Form) -> Form:
+    copied: Form = tree_map(np.array, arrays)
+    return copied
+
+
+def _shape(leaf: object) -> tuple[int, ...]:
+    assert isinstance(leaf, HasShape)
+    return tuple(leaf.shape)
+
+
+@contextmanager
+def _in_place_of(owner: object, name: str, stand_in: object) -> Iterator[None]:
+    """Within, an attribute of an object is another one."""
+    own = vars(owner).get(name)
+    setattr(owner, name, stand_in)
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(owner, name)  # a method of its class is seen again
+        else:
+            setattr(owner, name, own)

@@ -1,0 +1,126 @@
+"""What a run does now and then, and what that costs of an env step: lines of metrics, evaluations, checkpoints.
+
+Slices of a run are too short to see them, so each is done here by itself, and counted as often as the spec says.
+"""
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from hotloop import figures
+from hotloop.clock import Rates
+from hotloop.pipelines.learning_run import LearningRun
+from hotloop.pipelines.session import Session
+from hotloop.runs import checkpoint
+from hotloop.runs.metrics import Metrics
+from hotloop.runs.state import digests
+from hotloop.spec import Spec
+
+LINES = 20
+LONGEST_EVALUATION = 15.0
+"""Seconds after which one is given up, and known to take at least that."""
+ROOM = 4
+"""Times the size of a checkpoint that a disk must have free for one to be tried."""
+
+
+class Occasion(NamedTuple):
+    """Seconds that one takes, and env steps from one to the next."""
+
+    seconds: float
+    every: int
+    note: str = ""
+
+    @property
+    def per_env_step(self) -> float:
+        """Seconds of an env step."""
+        return self.seconds / self.every
+
+
+class _TookLong(Exception):
+    """An evaluation was given up."""
+
+
+def occasions_of(session: Session, spec: Spec) -> dict[str, Occasion]:
+    """By stage: `log`, `evaluate`, `checkpoint`, as far as the spec has them."""
+    found: dict[str, Occasion] = {}
+    with tempfile.TemporaryDirectory(prefix="hotloop-doctor-") as folder:
+        if spec.log.every:
+            found["log"] = Occasion(_seconds_of_line(session, spec, Path(folder)), spec.log.every)
+        if spec.log.checkpoint_every and (seconds := _seconds_of_checkpoint(session, Path(folder))) is not None:
+            found["checkpoint"] = Occasion(seconds, spec.log.checkpoint_every)
+    if spec.evaluation.every:
+        found["evaluate"] = _evaluation(session, spec)
+    return found
+
+
+def _seconds_of_line(session: Session, spec: Spec, folder: Path) -> float:
+    metrics = Metrics(folder)
+    try:
+
+        def write() -> None:
+            host = session.read()
+            line = figures.line_of(spec, host, 0.0, Rates())
+            metrics.write("train", host.env_steps, {**line, **session.own_figures()})
+
+        write()  # which opens the files
+        return statistics.median(_seconds(write) for _ in range(LINES))
+    finally:
+        metrics.close()
+
+
+def _seconds_of_checkpoint(session: Session, folder: Path) -> float | None:
+    """None where there is no room to try."""
+    state = session.arrays()
+    free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
+    if free < ROOM * sum(array.nbytes for array in state.values()):
+        return None
+    del state
+
+    def save() -> None:
+        arrays = session.arrays()
+        checkpoint.save(folder / "state", arrays, {"digests": digests(arrays)})
+
+    return _seconds(save)
+
+
+def _evaluation(session: Session, spec: Spec) -> Occasion:
+    """One as long as those of the run are, but for a policy that has hardly learned yet."""
+    began = time.perf_counter()
+
+    def tell(done: int, wanted: int) -> None:
+        del done, wanted
+        if time.perf_counter() - began > LONGEST_EVALUATION:
+            raise _TookLong
+
+    note = ""
+    try:
+        with _as_if_late(session, spec):
+            session.evaluate(tell)
+    except _TookLong:
+        note = f"at least: given up after {LONGEST_EVALUATION:.0f} s"
+    return Occasion(time.perf_counter() - began, spec.evaluation.every, note)
+
+
+@contextmanager
+def _as_if_late(session: Session, spec: Spec) -> Iterator[None]:
+    """Within, so many env steps have been made as when an evaluation is due: early ones are short."""
+    if not isinstance(session, LearningRun):
+        yield
+        return
+    made = session.env_steps
+    session.env_steps = max(made, spec.evaluation.every)
+    try:
+        yield
+    finally:
+        session.env_steps = made
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

@@ -11,10 +11,10 @@ from gymnasium.utils.env_checker import check_env
 from hotloop.assembly import Assembly
 from hotloop.bench.processes import Case, Target, refuse_other_work, refuse_restless, rows_of
 from hotloop.bench.processes_envs import WorkingEnv, fall, work_of
-from hotloop.bench.processes_trainer import Figures, Turns
 from hotloop.pipelines.process_run import ProcessRun
 from hotloop.runs.metrics import Metrics
 from hotloop.spec.reading import load_spec
+from hotloop.trainer_process import Figures, Turns
 from hotloop.trial import begun
 
 pytestmark = pytest.mark.less_optimised

@@ -15,11 +15,11 @@ from multiprocessing.pool import Pool
 import numpy as np
 
 from hotloop.bench.measure import Result, Row, machine, paired_ratio
-from hotloop.bench.processes_trainer import Orders, Trainer
 from hotloop.cores import usable_cores
 from hotloop.envs.host import open_envs
 from hotloop.progress import Reporter
 from hotloop.spec.reading import load_spec
+from hotloop.trainer_process import Orders, Trainer
 
 ROUNDS, SECONDS, WARM_SECONDS = 7, 4.0, 10.0
 FRAMES_AT_ONCE = 500

@@ -12,9 +12,9 @@ from hotloop.bench.mario_original import DISCOUNT, EPSILON, LEARNING_RATE, OPTIM
 from hotloop.bench.mario_original_pipeline import Pipeline, Ran
 from hotloop.bench.mario_original_replay import ALPHA, BETA
 from hotloop.bench.measure import COST, FASTER, Row
-from hotloop.bench.processes_trainer import Figures, Orders, Trainer
 from hotloop.blocks import LONGEST_BLOCK
 from hotloop.progress import Reporter
+from hotloop.trainer_process import Figures, Orders, Trainer
 
 SIZES = Sizes()
 SLICES, SLICE_SECONDS, HOTLOOP_SECONDS = 2, 45.0, 45.0

@@ -16,9 +16,9 @@ from hotloop.bench import processes_picture
 from hotloop.bench.measure import Result, Row, machine, paired_ratio
 from hotloop.bench.processes_ceiling import ceiling
 from hotloop.bench.processes_envs import work_of
-from hotloop.bench.processes_trainer import Figures, Orders, Trainer
 from hotloop.plain import Json
 from hotloop.progress import Reporter
+from hotloop.trainer_process import Figures, Orders, Trainer
 
 ROUNDS, SECONDS, WARM_SECONDS = 5, 2.5, 0.5
 ENVS, BATCH, UPDATES_PER_STEP = 8, 64, 0.25
@@ -144,17 +144,17 @@ def _cases(update_seconds: float) -> list[Case]:
             "balanced",
             f"an env whose step works {update_seconds * UPDATES_PER_STEP * 1e3:.2f} ms, as much as its share of an "
             f"update ({update_seconds * 1e3:.2f} ms, net 256-256, batch {BATCH}); 1 actor",
-            {name: Orders(_in(LARGE, name), env=spin) for name in (SYNC, CONCURRENT, PROCESSES)},
+            {name: _working(_in(LARGE, name), spin) for name in (SYNC, CONCURRENT, PROCESSES)},
             Target(1.6),
         ),
         Case(
             "slow env",
             "a step works 5 ms in Python; net 64-64; 2 actors",
             {
-                SYNC: Orders(_in(SMALL, SYNC), env=slow),
-                CONCURRENT: Orders(_in(SMALL, CONCURRENT), env=slow),
-                "sync, envs async": Orders({**_in(SMALL, SYNC), "env.vectorization": "async"}, env=slow),
-                PROCESSES: Orders({**_in(SMALL, PROCESSES), **two}, env=slow),
+                SYNC: _working(_in(SMALL, SYNC), slow),
+                CONCURRENT: _working(_in(SMALL, CONCURRENT), slow),
+                "sync, envs async": _working({**_in(SMALL, SYNC), "env.vectorization": "async"}, slow),
+                PROCESSES: _working({**_in(SMALL, PROCESSES), **two}, slow),
             },
             Target(1.8),
         ),
@@ -162,11 +162,11 @@ def _cases(update_seconds: float) -> list[Case]:
             "waiting env",
             "a step waits 5 ms, as for a simulator in another program; net 64-64; 2 actors, or one for each env",
             {
-                SYNC: Orders(_in(SMALL, SYNC), env=waiting),
-                CONCURRENT: Orders(_in(SMALL, CONCURRENT), env=waiting),
-                "sync, envs in threads": Orders({**_in(SMALL, SYNC), "env.vectorization": "threads"}, env=waiting),
-                PROCESSES: Orders({**_in(SMALL, PROCESSES), **two}, env=waiting),
-                f"{PROCESSES}, {ENVS} actors": Orders({**_in(SMALL, PROCESSES), **one_each}, env=waiting),
+                SYNC: _working(_in(SMALL, SYNC), waiting),
+                CONCURRENT: _working(_in(SMALL, CONCURRENT), waiting),
+                "sync, envs in threads": _working({**_in(SMALL, SYNC), "env.vectorization": "threads"}, waiting),
+                PROCESSES: _working({**_in(SMALL, PROCESSES), **two}, waiting),
+                f"{PROCESSES}, {ENVS} actors": _working({**_in(SMALL, PROCESSES), **one_each}, waiting),
             },
             Target(1.8),
         ),
@@ -195,13 +195,18 @@ def _cases(update_seconds: float) -> list[Case]:
     ]
 
 
+def _working(spec: Mapping[str, object], arguments: Mapping[str, float]) -> Orders:
+    """A training on envs that work and wait."""
+    return Orders(spec, env="hotloop.bench.processes_envs:WorkingEnv", arguments=arguments)
+
+
 def _in(spec: Spec, pipeline: str) -> dict[str, object]:
     return {**spec, "pipeline": pipeline}
 
 
 def _update_seconds() -> float:
     """Of one gradient step of the large net, its draw included, where nothing runs beside it."""
-    trainer = Trainer(Orders(_in(LARGE, SYNC), env={"work": 0}))
+    trainer = Trainer(_working(_in(LARGE, SYNC), {"work": 0}))
     trainer.train(WARM_SECONDS)
     seconds = min(trainer.train(WARM_SECONDS)["update_ms"] for _ in range(4)) / 1e3  # as `work_of`: undisturbed
     trainer.close()

@@ -3,7 +3,7 @@
 Threads are a property of a process, and each pipeline gets those that a run of it gets. A training that is not asked
 uses no processor: its actors have made what they were allowed to make ahead, and wait.
 
-    python -m hotloop.bench.processes_trainer ORDERS    # JSON; then seconds, a line each; figures, a line each
+    python -m hotloop.trainer_process ORDERS    # JSON; then seconds, a line each; figures, a line each
 """
 
 import json
@@ -21,11 +21,11 @@ from typing import TypedDict
 import psutil
 
 from hotloop.assembly import Assembly, Own
-from hotloop.bench.processes_envs import WorkingEnv
 from hotloop.pipelines.actor_figures import WORKS
 from hotloop.pipelines.session import Session
 from hotloop.pipelines.supply import InProcesses, Supply
 from hotloop.plain import number
+from hotloop.registry import imported
 from hotloop.runs.metrics import Metrics
 from hotloop.spec import Spec
 from hotloop.spec.reading import load_spec
@@ -40,12 +40,14 @@ PATIENCE = 300.0
 
 @dataclass(frozen=True)
 class Orders:
-    """What is trained: a preset with changes, on its env or on one that works and waits."""
+    """What is trained: a preset with changes, or a whole spec; on its env, or on one that a class makes."""
 
     spec: Mapping[str, object]
     preset: str | None = None
-    env: Mapping[str, float] | None = None
-    """Arguments of `WorkingEnv`."""
+    env: str | None = None
+    """`module:Class`."""
+    arguments: Mapping[str, float] = field(default_factory=dict)
+    """Of that class."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Of the environment."""
 
@@ -82,7 +84,7 @@ class Trainer:
 
     def __init__(self, orders: Orders) -> None:
         kept = {name: value for name, value in os.environ.items() if name not in CHOSEN_BY_A_RUN}
-        command = [sys.executable, "-m", "hotloop.bench.processes_trainer", json.dumps(asdict(orders))]
+        command = [sys.executable, "-m", "hotloop.trainer_process", json.dumps(asdict(orders))]
         self._process = subprocess.Popen(
             command, env={**kept, **orders.variables}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -189,7 +191,7 @@ def _processor_seconds() -> tuple[float, float]:
 
 def serve(orders: Orders) -> None:
     """Train as asked on standard input until it ends."""
-    env = None if orders.env is None else partial(WorkingEnv, **orders.env)  # type: ignore[arg-type]
+    env = None if orders.env is None else partial(imported(orders.env), **orders.arguments)
     spec = load_spec(orders.preset or {}, dict(orders.spec))
     with Assembly(spec, Own(env=env)) as assembly, tempfile.TemporaryDirectory(prefix="hotloop-bench-") as folder:
         metrics = Metrics(Path(folder))

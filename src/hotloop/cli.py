@@ -401,6 +401,38 @@ def schema(plugin: PluginOption = None) -> None:
 
 
 @app.command()
+def doctor(
+    spec: SpecArgument = None,
+    env: EnvOption = None,
+    set_: SetOption = None,
+    seed: SeedOption = None,
+    engine: EngineOption = None,
+    pipeline: PipelineOption = None,
+    actors: ActorsOption = None,
+    minutes: Annotated[float, typer.Option(help="About how long it may take.")] = 3.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Say why a run is slow and which settings make it faster: predicted, then measured. Keeps nothing."""
+    from hotloop.assembly import Own
+    from hotloop.doctor.diagnosis import diagnose
+    from hotloop.doctor.report import figures_of, print_report
+    from hotloop.envs.naming import look_in_current_folder
+    from hotloop.progress import Terminal
+
+    short = {"engine": engine, "pipeline": pipeline, "actors.count": actors}
+    parsed = _read_spec(spec, set_, {"env.id": env, "seed": seed, **short})
+    if minutes <= 0:
+        raise SpecError(f"--minutes is {minutes:g}, expected more than 0")
+    look_in_current_folder(parsed.env.id)
+    with Terminal() as reporter:
+        found = diagnose(parsed, Own(), minutes, reporter)
+    if as_json:
+        _print_json(figures_of(found))
+    else:
+        print_report(found, _console())
+
+
+@app.command()
 def bench(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Which benchmark (`hotloop list`).")],
     as_json: JsonOption = False,

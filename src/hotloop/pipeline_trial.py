@@ -3,7 +3,7 @@
 | what is asked, in turn | what it costs | "no" means |
 |---|---|---|
 | may it be (`obstacle`)? | nothing | the run stays as it was, and nothing is said |
-| does the env take long enough (`_look`)? | some steps of one env | the same |
+| does the env take long enough (`look_at_one`)? | some steps of one env | the same |
 | can these envs be elsewhere? | sizes, a pickle | the same |
 | how much could it bring at most? | a trial in this process | it stays, and says so |
 | how much does it bring? | a trial with the actors | it stays, and says so |
@@ -91,7 +91,7 @@ def choose(assembly: Assembly, spec: Spec, own: Own, reporter: Reporter) -> Pipe
     with _randomness_kept():
         if reason is None:
             try:
-                look = _look(assembly)
+                look = look_at_one(assembly)
                 reason = look.obstacle(spec)
                 if reason is None:
                     assembly.require_that_envs_can_be_elsewhere(ELSEWHERE)
@@ -150,8 +150,8 @@ class Look(NamedTuple):
         return 2 * (opened + SECONDS_TO_START + SECONDS + steps * self.of_step)
 
 
-def _look(assembly: Assembly) -> Look:
-    """Some steps of one env, which is then closed."""
+def look_at_one(assembly: Assembly) -> Look:
+    """How long steps of one env take, of which some are taken; it is then closed."""
     spec, began = assembly.spec, time.perf_counter()
     envs = assembly.open_one_env()
     try:

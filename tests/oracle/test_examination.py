@@ -6,9 +6,11 @@ import time
 import gymnasium as gym
 import numpy as np
 import pytest
+from rich.console import Console
 
 from hotloop.assembly import Own
-from hotloop.doctor.examination import examine
+from hotloop.doctor.diagnosis import Diagnosis
+from hotloop.doctor.examination import Examined, examine
 from hotloop.doctor.report import figures_of, print_report
 from hotloop.errors import SpecError
 from hotloop.plain import inner, number
@@ -49,13 +51,17 @@ class Quick(Sleeping):
     seconds = 0.0
 
 
+def reported(seen: Examined):
+    return figures_of(Diagnosis(seen, []))
+
+
 def of(report, name):
     return next(cause for cause in report["causes"] if cause["where"] == name)
 
 
 def test_an_env_that_sleeps_is_the_verdict_and_without_it_the_run_is_as_fast_as_predicted():
     seen = examine(load_spec({}, SMALL), Own(env=Sleeping), 3.0, Silent())
-    report = figures_of(seen)
+    report = reported(seen)
     verdict = inner(report, "verdict")
     assert verdict["cause"] == "env-step"
     assert number(verdict, "share") > 0.5
@@ -67,12 +73,12 @@ def test_an_env_that_sleeps_is_the_verdict_and_without_it_the_run_is_as_fast_as_
     assert "processes" in cause["remedy"]
     assert not cause["changes_algorithm"]
     json.dumps(report)
-    assert print_report(seen, _Console()) is None
+    print_report(Diagnosis(seen, []), Console(quiet=True))
 
 
 def test_evaluations_that_take_longer_than_the_training_are_the_verdict():
     spec = load_spec({}, {**SMALL, "evaluation": {"every": 200, "episodes": 64, "max_share": 10.0}})
-    report = figures_of(examine(spec, Own(env=Quick), 1.0, Silent()))
+    report = reported(examine(spec, Own(env=Quick), 1.0, Silent()))
     slow = {cause["cause"]: cause["share"] for cause in report["causes"]}
     assert slow["evaluation"] > slow["logging"]
     assert of(report, "evaluation.every")["remedy"] == "--set evaluation.every=2000"
@@ -80,7 +86,7 @@ def test_evaluations_that_take_longer_than_the_training_are_the_verdict():
 
 def test_a_program_on_the_device_is_looked_into():
     spec = load_spec({}, {**SMALL, "env.id": "cartpole", "replay.batch_size": 128})
-    report = figures_of(examine(spec, Own(), 2.0, Silent()))
+    report = reported(examine(spec, Own(), 2.0, Silent()))
     assert inner(report, "verdict")["cause"] == "update-arithmetic"
     assert {"step", "select", "insert", "sample", "update"} <= set(inner(report, "stages"))
     assert report["pipeline"] == "fused"
@@ -89,10 +95,3 @@ def test_a_program_on_the_device_is_looked_into():
 def test_several_agents_are_refused_in_a_line():
     with pytest.raises(SpecError, match="one agent that learns from transitions"):
         examine(load_spec("treasure", {"env.num_envs": 2}), Own(), 1.0, Silent())
-
-
-class _Console:
-    """Takes what is printed."""
-
-    def print(self, *what: object, style: str = "") -> None:
-        assert what

@@ -71,15 +71,15 @@ def no_trial(monkeypatch):
 
 
 @pytest.fixture
-def no_look(monkeypatch, no_trial):
+def nolook_at_one(monkeypatch, no_trial):
     """Whoever looks at the env fails."""
-    monkeypatch.setattr(pipeline_trial, "_look", no_trial)
+    monkeypatch.setattr(pipeline_trial, "look_at_one", no_trial)
 
 
 @pytest.fixture
 def slow_env(monkeypatch):
     """Every env seems to be slow."""
-    monkeypatch.setattr(pipeline_trial, "_look", lambda _: Look(0.0, 1.0, 0.0))
+    monkeypatch.setattr(pipeline_trial, "look_at_one", lambda _: Look(0.0, 1.0, 0.0))
 
 
 def left_open():

@@ -12,6 +12,7 @@ from hotloop.doctor.model import times_as_fast_without
 from hotloop.doctor.occasions import Occasion
 from hotloop.doctor.slices import Changed, Ratio, compare
 from hotloop.errors import SpecError
+from hotloop.pipeline_trial import look_at_one
 from hotloop.pipelines.device_session import DeviceSession
 from hotloop.pipelines.fused import Fused
 from hotloop.pipelines.learning_run import LearningRun
@@ -52,6 +53,13 @@ class Examined(NamedTuple):
     """Seconds of an env step that are in no stage."""
     occasions: dict[str, Occasion]
     rounds: int
+    env_busy: float | None
+    """Share of a step of an env on the host in which it uses a core; None for envs on the device."""
+
+    @property
+    def all_stages(self) -> dict[str, float]:
+        """Seconds of an env step, by stage."""
+        return {name: stage.seconds for name, stage in self.stages.items()}
 
     @property
     def seconds(self) -> float:
@@ -66,7 +74,8 @@ def examine(spec: Spec, own: Own, seconds: float, reporter: Reporter) -> Examine
         pipeline = assembly.pipeline_choice.name
         if (learns_from := assembly.spec.learns_from) != "transitions":
             raise SpecError(f"the doctor looks at one agent that learns from transitions; this one is of {learns_from}")
-        with reporter.busy("compiling and filling the replay"):
+        with reporter.busy("compiling, and learning for the first time"):
+            env_busy = None if assembly.on_device else look_at_one(assembly).busy
             session = begun(assembly)
             warm_up(session, assembly.spec)
             ways = _ways(session)
@@ -85,7 +94,8 @@ def examine(spec: Spec, own: Own, seconds: float, reporter: Reporter) -> Examine
         between = max(0.0, whole - counted)
         machine = dict(assembly.machine)
     gc.collect()
-    return Examined(spec, pipeline, machine, found.env_steps_per_s, stages, between, now_and_then, found.rounds)
+    speed, rounds = found.env_steps_per_s, found.rounds
+    return Examined(spec, pipeline, machine, speed, stages, between, now_and_then, rounds, env_busy)
 
 
 def _early(spec: Spec) -> Spec:

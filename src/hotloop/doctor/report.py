@@ -3,17 +3,20 @@
 from typing import TYPE_CHECKING
 
 from hotloop.doctor.causes import LISTED, WORDS, Cause, as_figures, causes_of, verdict_of
-from hotloop.doctor.examination import Examined
+from hotloop.doctor.diagnosis import Diagnosis, Tried
+from hotloop.doctor.slices import Ratio
 from hotloop.plain import Figures, Json
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 NOTHING = "nothing-wrong"
 
 
-def figures_of(seen: Examined) -> Figures:
+def figures_of(diagnosis: Diagnosis) -> Figures:
     """The whole report as plain data."""
+    seen = diagnosis.seen
     causes = causes_of(seen)
     verdict, whole = verdict_of(causes), seen.seconds
     stages: dict[str, Json] = {name: stage.seconds for name, stage in seen.stages.items()}
@@ -28,6 +31,7 @@ def figures_of(seen: Examined) -> Figures:
             "sentence": _sentence(verdict),
         },
         "causes": listed,
+        "remedies": [_remedy(tried) for tried in diagnosis.remedies],
         "stages": stages,
         "coverage": round(1 - seen.between / whole, 4),
         "env_steps_per_s": round(1 / whole, 1),
@@ -35,6 +39,18 @@ def figures_of(seen: Examined) -> Figures:
         "pipeline": seen.pipeline,
         "machine": dict(seen.machine),
         "rounds": seen.rounds,
+    }
+
+
+def _remedy(tried: Tried) -> Figures:
+    remedy, ratio = tried.remedy, tried.measured
+    return {
+        "options": remedy.options,
+        "changes": {**remedy.changes},
+        "predicted_speedup": round(remedy.predicted, 3),
+        "measured_speedup": None if ratio is None else round(ratio.value, 3),
+        "interval": None if ratio is None else [round(ratio.low, 3), round(ratio.high, 3)],
+        "how_measured": "trainings in turns" if ratio is not None else tried.why_not,
     }
 
 
@@ -53,39 +69,76 @@ def _sentence(verdict: Cause | None) -> str:
     return f"{WORDS[verdict.cause]}: {verdict.share:.0%} of the time; {'; '.join(verdict.evidence)}"
 
 
-def print_report(seen: Examined, console: "Console") -> None:
-    """A box, and a table of what takes the time."""
+def print_report(diagnosis: Diagnosis, console: "Console") -> None:
+    """A box, a table of what takes the time, and one of what would help."""
     from rich.panel import Panel
+
+    seen = diagnosis.seen
+    causes = causes_of(seen)
+    verdict = verdict_of(causes)
+    named = NOTHING if verdict is None else verdict.cause
+    lines = [
+        f"[bold]verdict[/bold]  {named}: {WORDS[named]}",
+        f"[bold]why[/bold]      {_sentence(verdict)}",
+        f"[bold]next[/bold]     {_next(diagnosis, verdict)}",
+    ]
+    console.print(Panel("\n".join(lines), expand=False))
+    console.print(_table_of_causes(diagnosis, causes))
+    if diagnosis.remedies:
+        console.print(_table_of_remedies(diagnosis))
+    threads = ", ".join(f"{name} {value}" for name, value in seen.machine.items())
+    speed = f"{1 / seen.seconds:,.0f} env steps/s, pipeline {seen.pipeline}"
+    console.print(f"{speed}; {seen.rounds} rounds; {threads}", style="dim")
+
+
+def _next(diagnosis: Diagnosis, verdict: Cause | None) -> str:
+    """The remedy that was measured to be best, else the best that is predicted, else what learns differently."""
+    measured = [tried for tried in diagnosis.remedies if tried.measured is not None and tried.measured.low > 1]
+    if measured:
+        best = max(measured, key=lambda tried: tried.measured.value if tried.measured else 0.0)
+        assert best.measured is not None
+        return f"{best.remedy.options}: {best.measured.value:.2f}x as fast, measured"
+    counted = [tried for tried in diagnosis.remedies if tried.measured is None]
+    if counted:
+        return f"{counted[0].remedy.options}: {counted[0].remedy.predicted:.2f}x as fast, predicted"
+    if verdict is not None and verdict.remedy:
+        return _marked(verdict)
+    return "nothing that leaves what is learned as it is"
+
+
+def _table_of_causes(diagnosis: Diagnosis, causes: list[Cause]) -> "Table":
     from rich.table import Table
 
-    causes = causes_of(seen)
-    verdict, whole = verdict_of(causes), seen.seconds
-    named = NOTHING if verdict is None else verdict.cause
-    lines = [f"[bold]verdict[/bold]  {named}: {WORDS[named]}"]
-    lines.append(f"[bold]why[/bold]      {_sentence(verdict)}")
-    todo = "" if verdict is None else verdict.remedy
-    marked = " (learns differently)" if verdict is not None and verdict.changes_algorithm and todo else ""
-    lines.append(f"[bold]next[/bold]     {todo or 'train'}{marked}")
-    console.print(Panel("\n".join(lines), expand=False))
-    table = Table(show_edge=False)
-    for title in ("stage", "of an env step", "share", "predicted without it", "measured", "what to do"):
+    seen = diagnosis.seen
+    table = Table(title="where the time goes", title_justify="left", show_edge=False)
+    for title in ("stage", "of an env step", "share", "without it: predicted", "measured", "what to do"):
         table.add_column(title, justify="left" if title in ("stage", "what to do") else "right")
     for cause in causes:
-        ratio = cause.measured
         table.add_row(
             cause.where,
             f"{cause.seconds * 1e6:,.3g} µs",
             f"{cause.share:.0%}",
             "" if cause.predicted is None else f"{cause.predicted:.2f}x",
-            "" if ratio is None else f"{ratio.value:.2f}x ({ratio.low:.2f}–{ratio.high:.2f})",
+            _said(cause.measured),
             "" if cause.share < LISTED or not cause.remedy else _marked(cause),
         )
-    table.add_row("between stages", f"{seen.between * 1e6:,.3g} µs", f"{seen.between / whole:.0%}", "", "", "")
-    console.print(table)
-    threads = ", ".join(f"{name} {value}" for name, value in seen.machine.items())
-    console.print(
-        f"{1 / whole:,.0f} env steps/s, pipeline {seen.pipeline}; {seen.rounds} rounds; {threads}", style="dim"
-    )
+    table.add_row("between stages", f"{seen.between * 1e6:,.3g} µs", f"{seen.between / seen.seconds:.0%}", "", "", "")
+    return table
+
+
+def _table_of_remedies(diagnosis: Diagnosis) -> "Table":
+    from rich.table import Table
+
+    table = Table(title="settings that learn the same", title_justify="left", show_edge=False)
+    for title in ("setting", "predicted", "measured", ""):
+        table.add_column(title, justify="left" if title in ("setting", "") else "right")
+    for remedy, ratio, why_not in diagnosis.remedies:
+        table.add_row(remedy.options, f"{remedy.predicted:.2f}x", _said(ratio), why_not)
+    return table
+
+
+def _said(ratio: Ratio | None) -> str:
+    return "" if ratio is None else f"{ratio.value:.2f}x ({ratio.low:.2f}–{ratio.high:.2f})"
 
 
 def _marked(cause: Cause) -> str:

@@ -191,8 +191,9 @@ def _compared(here: str, spec: Spec, own: Own, look: Look) -> PipelineChoice:
     dropped = "; the run's spec says nothing of actors any more" if spec.describes_actors else ""
     try:
         found = _tried(spec, own, {"pipeline": here, "actors": {}}, until)
-        count, speed = actors_for(found, spec, look.busy, usable_cores()), found.env_steps_per_s
-        at_best, actors = found.seconds / _seconds_with(found, count, look.busy, usable_cores()), _so_many(count)
+        stages, cores = found.stage_seconds, usable_cores()
+        count, speed = actors_for(stages, spec, look.busy, cores), found.env_steps_per_s
+        at_best, actors = found.seconds / seconds_with(stages, count, look.busy, cores), _so_many(count)
         why = f"measured: {speed:,.0f} env steps/s, {ELSEWHERE} with {actors} would bring {at_best:.2f}x at best"
         if at_best >= WORTH_TRYING:
             with_actors = spec.with_field("actors.count", count)
@@ -208,22 +209,22 @@ def _compared(here: str, spec: Spec, own: Own, look: Look) -> PipelineChoice:
     return PipelineChoice(here, f"{why}{dropped}", is_measured=True)
 
 
-def actors_for(found: Trial, spec: Spec, busy: float, cores: int) -> int:
+def actors_for(stages: Mapping[str, float], spec: Spec, busy: float, cores: int) -> int:
     """How many actors: as the spec says, else the fewest that are about as fast as any number of them could be.
 
     More than there are cores help envs that wait, for a simulator or a network, most of the time.
     """
     if spec.actors.count is not None:
         return spec.actors.count
-    seconds = [_seconds_with(found, n, busy, cores) for n in range(1, min(MOST_ACTORS, spec.env.num_envs) + 1)]
+    seconds = [seconds_with(stages, n, busy, cores) for n in range(1, min(MOST_ACTORS, spec.env.num_envs) + 1)]
     return 1 + next(n for n, each in enumerate(seconds) if each <= ABOUT * min(seconds))
 
 
-def _seconds_with(found: Trial, actors: int, busy: float, cores: int) -> float:
-    """What a trial in this process would take at least with so many actors: none waits for another, but all of them
-    and the learner share the cores."""
-    acting = sum(found.stage_seconds[name] for name in ("select", "step"))
-    learning = sum(found.stage_seconds[name] for name in ("insert", "sample", "redraw", "transfer", "update"))
+def seconds_with(stages: Mapping[str, float], actors: int, busy: float, cores: int) -> float:
+    """What stages that took so long in one process would take at least with so many actors: none waits for another, but
+    all of them and the learner share the cores; `busy` is the share of acting that uses one."""
+    acting = sum(stages.get(name, 0.0) for name in ("select", "step"))
+    learning = sum(stages.get(name, 0.0) for name in ("insert", "sample", "redraw", "transfer", "update"))
     return max(acting / actors, learning, (busy * acting + learning) / cores, 1e-9)
 
 

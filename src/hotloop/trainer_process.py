@@ -6,6 +6,7 @@ uses no processor: its actors have made what they were allowed to make ahead, an
     python -m hotloop.trainer_process ORDERS    # JSON; then seconds, a line each; figures, a line each
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -21,6 +22,8 @@ from typing import TypedDict
 import psutil
 
 from hotloop.assembly import Assembly, Own
+from hotloop.envs.naming import look_in_current_folder
+from hotloop.errors import HotloopError
 from hotloop.pipelines.actor_figures import WORKS
 from hotloop.pipelines.session import Session
 from hotloop.pipelines.supply import InProcesses, Supply
@@ -35,7 +38,7 @@ from hotloop.trial import begun, measured, warm_up
 CHOSEN_BY_A_RUN = ("XLA_FLAGS", "PJRT_NPROC")
 REST_SECONDS = 20.0
 """Actors that are allowed nothing more are at rest within this time, or something is wrong."""
-PATIENCE = 300.0
+PATIENCE, WAIT_FOR_WORDS = 60.0, 5.0
 
 
 @dataclass(frozen=True)
@@ -79,32 +82,62 @@ class Figures(TypedDict):
     """Of a gradient step, drawing its batch included."""
 
 
+class TrainingEnded(HotloopError):
+    """A training has ended before it was asked to."""
+
+
 class Trainer:
     """The other process, seen from here."""
 
     def __init__(self, orders: Orders) -> None:
         kept = {name: value for name, value in os.environ.items() if name not in CHOSEN_BY_A_RUN}
-        command = [sys.executable, "-m", "hotloop.trainer_process", json.dumps(asdict(orders))]
+        # -P: the current folder hides no module of Python's; `serve` looks there for the env alone.
+        command = [sys.executable, "-P", "-m", "hotloop.trainer_process", json.dumps(asdict(orders))]
+        self._errors = tempfile.TemporaryFile(prefix="hotloop-trainer-")  # noqa: SIM115  # closed with it
         self._process = subprocess.Popen(
-            command, env={**kept, **orders.variables}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command,
+            env={**kept, **orders.variables},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
         )
 
     def train(self, seconds: float) -> Figures:
-        """Go on for so long, and say how fast that was."""
+        """Go on for so long, and say how fast that was; TrainingEnded if it cannot."""
         assert self._process.stdin
         assert self._process.stdout
-        print(json.dumps(seconds), file=self._process.stdin, flush=True)
-        answer = self._process.stdout.readline()
+        try:
+            print(json.dumps(seconds), file=self._process.stdin, flush=True)
+            answer = self._process.stdout.readline()
+        except OSError:  # nobody is there to be asked
+            answer = ""
         if not answer:
-            raise ValueError("a training of this benchmark ended early; its error is above")
+            raise TrainingEnded(f"a training ended early: {self._last_words()}")
         figures: Figures = json.loads(answer)
         return figures
 
+    def _last_words(self) -> str:
+        """The last line that the process said of itself."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(WAIT_FOR_WORDS)
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"it said nothing (exit code {self._process.returncode})"
+
     def close(self) -> None:
-        """End it."""
+        """End it, whatever it does."""
         assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait(PATIENCE)
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
+        self._errors.close()
 
 
 class Turns:
@@ -192,8 +225,9 @@ def _processor_seconds() -> tuple[float, float]:
 def serve(orders: Orders) -> None:
     """Train as asked on standard input until it ends."""
     env = None if orders.env is None else partial(imported(orders.env), **orders.arguments)
-    spec = load_spec(orders.preset or {}, dict(orders.spec))
-    with Assembly(spec, Own(env=env)) as assembly, tempfile.TemporaryDirectory(prefix="hotloop-bench-") as folder:
+    spec = load_spec(orders.preset or {}, dict(orders.spec), imports_plugins=True)
+    look_in_current_folder(spec.env.id)
+    with Assembly(spec, Own(env=env)) as assembly, tempfile.TemporaryDirectory(prefix="hotloop-trainer-") as folder:
         metrics = Metrics(Path(folder))
         turns = Turns(begun(assembly), assembly.spec, metrics)
         for line in sys.stdin:

@@ -9,9 +9,13 @@ import pytest
 from rich.console import Console
 
 from hotloop.assembly import Own
+from hotloop.doctor.causes import causes_of
 from hotloop.doctor.diagnosis import Diagnosis
 from hotloop.doctor.examination import Examined, examine
+from hotloop.doctor.race import race
+from hotloop.doctor.remedies import same_result
 from hotloop.doctor.report import figures_of, print_report
+from hotloop.doctor.slices import Ratio
 from hotloop.errors import SpecError
 from hotloop.plain import inner, number
 from hotloop.progress import Silent
@@ -70,18 +74,27 @@ def test_an_env_that_sleeps_is_the_verdict_and_without_it_the_run_is_as_fast_as_
     cause = of(report, "step")
     assert cause["predicted_speedup"] > 1.5
     assert cause["measured_speedup"] > 1.5
-    assert "processes" in cause["remedy"]
+    assert "hotloop profile" in cause["remedy"]
     assert not cause["changes_algorithm"]
     json.dumps(report)
+    remedies = same_result(seen, cores=2)
+    assert "--set pipeline=processes" in remedies[0].options, "envs that sleep are best elsewhere, or side by side"
+    assert {"--set env.vectorization=async", "--set pipeline=concurrent"} <= {each.options for each in remedies}
+    assert all(each.predicted > 1 for each in remedies)
+    assert not [each for each in same_result(seen, cores=1) if "concurrent" in each.options]
     print_report(Diagnosis(seen, []), Console(quiet=True))
 
 
 def test_evaluations_that_take_longer_than_the_training_are_the_verdict():
     spec = load_spec({}, {**SMALL, "evaluation": {"every": 200, "episodes": 64, "max_share": 10.0}})
-    report = reported(examine(spec, Own(env=Quick), 1.0, Silent()))
+    seen = examine(spec, Own(env=Quick), 1.0, Silent())
+    report = reported(seen)
     slow = {cause["cause"]: cause["share"] for cause in report["causes"]}
     assert slow["evaluation"] > slow["logging"]
-    assert of(report, "evaluation.every")["remedy"] == "--set evaluation.every=2000"
+    rarer = [each for each in same_result(seen, cores=1) if not each.can_be_raced]
+    assert [each.options for each in rarer] == ["--set evaluation.every=2000"]
+    gained = seen.seconds / (seen.seconds - 0.9 * seen.occasions["evaluate"].per_env_step)
+    assert rarer[0].predicted == pytest.approx(gained)
 
 
 def test_a_program_on_the_device_is_looked_into():
@@ -92,6 +105,40 @@ def test_a_program_on_the_device_is_looked_into():
     assert report["pipeline"] == "fused"
 
 
-def test_several_agents_are_refused_in_a_line():
-    with pytest.raises(SpecError, match="one agent that learns from transitions"):
-        examine(load_spec("treasure", {"env.num_envs": 2}), Own(), 1.0, Silent())
+REFUSED = {
+    "several agents": "treasure",
+    "learning without a replay": "pqn",
+    "a memory": "cartpole_memory",
+    "sync with an env on the device": {"env": {"id": "cartpole"}, "pipeline": "sync"},
+    "pipeline processes": {"env": {"id": "CartPole-v1"}, "pipeline": "processes"},
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_it_does_not_look_into_is_refused_in_a_line(what):
+    with pytest.raises(SpecError, match=rf"does not look into .*{what}.* yet"):
+        examine(load_spec(REFUSED[what]), Own(), 1.0, Silent())
+
+
+def test_turns_that_come_rarely_and_a_small_ring_are_looked_into():
+    in_turns = {**SMALL, "env.num_envs": 1, "turns": {"every": 8, "updates": 1}}
+    del in_turns["updates_per_step"]
+    seen = examine(load_spec({}, in_turns), Own(env=Quick), 0.5, Silent())
+    assert not [each for each in same_result(seen, cores=2) if "pipeline" in each.changes], "turns are for sync"
+    causes = {cause.where: cause for cause in causes_of(seen)}
+    assert "turns.updates" in causes["update"].remedy
+
+
+@pytest.mark.heavy
+def test_settings_are_tried_in_processes_of_their_own_and_one_that_cannot_run_is_told():
+    spec = load_spec({}, {**SMALL, "env.id": "CartPole-v1"})
+    until = time.monotonic() + 120
+    works, fails = {"pipeline": "concurrent"}, {"env.options": {"nonsense": 1}}
+    found = race(spec, [works, fails, works], until, {}, Silent())
+    assert isinstance(found[0], Ratio)
+    assert 0.1 < found[0].value < 10
+    assert isinstance(found[1], str)
+    assert "nonsense" in found[1]
+    assert isinstance(found[2], Ratio)
+    assert race(spec, [works], time.monotonic(), {}, Silent()) == ["there was no time left to try it (--minutes)"]
+    assert "nonsense" in race(load_spec(spec, fails), [works], time.monotonic() + 60, {}, Silent())[0]

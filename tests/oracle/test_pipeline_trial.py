@@ -199,7 +199,7 @@ def test_a_run_that_was_measured_is_profiled(short, tmp_path):
 def test_at_best_neither_actors_nor_learner_wait(stages, actors, expected):
     none = dict.fromkeys(("select", "step", "insert", "sample", "redraw", "transfer", "update"), 0.0)
     found = Trial(100.0, 25.0, 1000, 250, 10.0, {**none, **stages}, [])
-    assert 10.0 / pipeline_trial._seconds_with(found, actors, 0.0, 2) == pytest.approx(expected)
+    assert 10.0 / pipeline_trial.seconds_with(found.stage_seconds, actors, 0.0, 2) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_actors_are_as_many_as_help(stages, busy, cores, expected):
     none = dict.fromkeys(("select", "step", "insert", "sample", "redraw", "transfer", "update"), 0.0)
     found = Trial(100.0, 25.0, 1000, 250, 10.0, {**none, **stages}, [])
     spec = load_spec({}, {"env.num_envs": 8})
-    assert pipeline_trial.actors_for(found, spec, busy, cores) == expected
-    assert pipeline_trial.actors_for(found, spec.with_field("actors.count", 3), busy, cores) == 3
+    assert pipeline_trial.actors_for(found.stage_seconds, spec, busy, cores) == expected
+    assert pipeline_trial.actors_for(found.stage_seconds, spec.with_field("actors.count", 3), busy, cores) == 3
 
 
 @pytest.mark.heavy

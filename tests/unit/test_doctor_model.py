@@ -4,7 +4,7 @@ import pytest
 
 from hotloop.doctor.model import times_as_fast_without
 
-STAGES = {"select": 1.0, "step": 3.0, "insert": 0.5, "sample": 0.5, "transfer": 0.0, "update": 4.0, "redraw": 0.0}
+STAGES = {"select": 1.0, "step": 3.0, "insert": 0.5, "sample": 0.5, "transfer": 0.0, "update": 4.0}
 
 
 @pytest.mark.parametrize(("stage", "left"), [("step", 7.0), ("update", 6.0), ("sample", 9.5), ("insert", 9.5)])
@@ -23,11 +23,3 @@ def test_in_sync_a_stage_is_taken_out_of_the_sum(stage, left):
 )
 def test_side_by_side_the_longer_side_counts(stage, left):
     assert times_as_fast_without(stage, "concurrent", STAGES, whole=5.5) == pytest.approx(5.5 / left)
-
-
-def test_a_learner_is_no_faster_than_its_actors():
-    stages = {"insert": 1.0, "sample": 1.0, "update": 6.0, "redraw": 1.0, "wait": 1.0}
-    assert times_as_fast_without("update", "processes", stages, 10.0, actors_busy=0.9) == pytest.approx(10 / 9)
-    assert times_as_fast_without("update", "processes", stages, 10.0, actors_busy=0.2) == pytest.approx(10 / 3)
-    assert times_as_fast_without("sample", "processes", stages, 10.0, actors_busy=0.2) == pytest.approx(10 / 7)
-    assert times_as_fast_without("update", "processes", stages, 10.0) == pytest.approx(1.0)

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from hotloop.engines.jax.engine import LearnerState
-from hotloop.envs.device import DeviceEnv, DeviceStep, step_all
+from hotloop.envs.device import DeviceEnv, DeviceStep, legal_actions, step_all
 from hotloop.experience import METRICS
 from hotloop.pipelines.device_session import DeviceSession
 from hotloop.pipelines.fused import Fused, FusedState
@@ -38,20 +38,20 @@ class FreeOnDevice:
 
     def __init__(self, session: DeviceSession[FusedState]) -> None:
         assert isinstance(session.pipeline, Fused)
-        self._session, self._pipeline, self._programs = session, session.pipeline, dict[str, Any]()
+        self._session, self._pipeline, self._programs = session, session.pipeline, dict[str | None, Any]()
         self.stages: dict[str, Callable[[], AbstractContextManager[None]]] = {
             stage: partial(self._without, stage) for stage in STAND_INS
         }
 
     def program(self, stage: str | None) -> Any:
-        """The compiled program that runs blocks, without this stage."""
+        """The compiled program that runs blocks, without this stage; with all of them for None."""
         if stage not in self._programs:
             pipeline = self._pipeline
             if stage is not None:
                 pipeline = copy.copy(pipeline)
                 STAND_INS[stage](pipeline, self._session.first_state())
-            self._programs[stage or ""] = self._session.compiled(pipeline.advance)
-        return self._programs[stage or ""]
+            self._programs[stage] = self._session.compiled(pipeline.advance)
+        return self._programs[stage]
 
     @contextmanager
     def _without(self, stage: str) -> Iterator[None]:
@@ -77,7 +77,8 @@ def _record(pipeline: Fused, env_state: Any, key: jax.Array) -> DeviceStep:
 
     def one(env_state: Any, key: jax.Array) -> tuple[Any, DeviceStep]:
         act_key, env_key = jax.random.split(key)
-        actions = jax.random.randint(act_key, (pipeline.spec.env.num_envs,), 0, pipeline.env.num_actions)
+        legal_NA = legal_actions(pipeline.env, env_state) if pipeline.masked else None
+        actions = _random(pipeline, act_key, pipeline.spec.env.num_envs, legal_NA)
         return step_all(pipeline.env, env_state, actions, env_key, pipeline.masked)
 
     steps: DeviceStep = jax.lax.scan(one, env_state, jax.random.split(key, RECORDED))[1]
@@ -89,13 +90,18 @@ def _free_select(pipeline: Fused, state: FusedState) -> None:
 
     def choose(params: jax.Array, actor: ActorState, explore_N: jax.Array, key: jax.Array) -> tuple[jax.Array, None]:
         del params
-        if actor.legal is None:
-            action_N = jax.random.bits(key, explore_N.shape, jnp.uint32) % pipeline.env.num_actions
-        else:
-            action_N = jnp.argmax(jax.random.uniform(key, actor.legal.shape) * actor.legal, axis=-1)
-        return action_N.astype(jnp.int32), None
+        return _random(pipeline, key, len(explore_N), actor.legal), None
 
     pipeline.choose = choose  # type: ignore[method-assign]
+
+
+def _random(pipeline: Fused, key: jax.Array, num_envs: int, legal_NA: jax.Array | None) -> jax.Array:
+    """A random action of each env, among the legal ones."""
+    if legal_NA is None:
+        action_N = jax.random.bits(key, (num_envs,), jnp.uint32) % pipeline.env.num_actions
+    else:
+        action_N = jnp.argmax(jax.random.uniform(key, legal_NA.shape) * legal_NA, axis=-1)
+    return action_N.astype(jnp.int32)
 
 
 def _free_insert(pipeline: Fused, state: FusedState) -> None:
@@ -148,7 +154,8 @@ class _WithoutSample(_Replay):
         """The first rows of the ring, as they lie."""
         count = self._shape[0] * self._shape[1]
         del key, env_steps
-        rows = jax.tree.map(lambda leaf: leaf[:count].reshape(*self._shape, *leaf.shape[1:]), storage.ring.rows)
+        first = jnp.arange(count) % self.capacity if count > self.capacity else slice(count)
+        rows = jax.tree.map(lambda leaf: leaf[first].reshape(*self._shape, *leaf.shape[1:]), storage.ring.rows)
         if not self.has_priorities:
             return Drawn(rows)
         return Drawn(rows, jnp.zeros(self._shape, jnp.int32), jnp.ones(self._shape))
@@ -162,9 +169,10 @@ class _WithoutSample(_Replay):
 
 
 def _looked_at(arrays: Any) -> jax.Array:
-    """A zero that cannot be told without having made all of these, as they are, in memory."""
+    """A zero that cannot be told without having made all of these, as they are, in memory: a barrier keeps an array
+    whole of which one number is used."""
     made = jax.lax.optimization_barrier(jax.tree.leaves(arrays))
-    total = sum(jnp.sum(leaf.astype(jnp.float32)) for leaf in made)
+    total = sum(leaf.ravel()[0].astype(jnp.float32) for leaf in made)
     return jnp.where(total == jnp.float32(1.2345e30), 1.0, 0.0)
 
 

@@ -23,13 +23,14 @@ from hotloop.envs.host import EnvArrays
 from hotloop.experience import METRICS, Items, VectorStep
 from hotloop.pipelines.actor import Actor, Envs
 from hotloop.pipelines.host_run import HostRun
-from hotloop.pipelines.learner import Learner, Period, Portion
-from hotloop.pipelines.learning_run import LearningRun
+from hotloop.pipelines.learner import Period, Portion
 from hotloop.replay.host import Batches
 from hotloop.trees import Arrays, Form, HasShape, leaves, tree_map
 
 RECORDED = 32
 """Vector steps."""
+There = tuple[Items, np.ndarray | None]
+"""Batches and their weights, on the device."""
 
 
 class Recording:
@@ -59,7 +60,7 @@ class Recorded:
         envs, *before, last = recording.envs, *recording.steps
         self.num_envs, self.observations, self.actions = envs.num_envs, envs.observations, envs.actions
         self.failures, self.last_failure = envs.failures, envs.last_failure
-        self.first, self.legal = recording.first, recording.legal_at_first
+        self.first, self.legal, self._legal_at_first = recording.first, *[recording.legal_at_first] * 2
         goes_on = last.valid & ~last.terminated
         ended = last._replace(
             obs=recording.first, truncated=goes_on, began=np.ones_like(last.began), legal=recording.legal_at_first
@@ -76,7 +77,7 @@ class Recorded:
     def reset(self, seed: int) -> Arrays:
         """At the first of the recorded steps."""
         del seed
-        self._turn = 0
+        self._turn, self.legal = 0, self._legal_at_first
         return self.first
 
     def arrays(self) -> EnvArrays:
@@ -111,42 +112,45 @@ class RandomActions:
 class FreeOnHost:
     """The stages of a run that can be free; it must have learned already."""
 
-    def __init__(self, run: LearningRun) -> None:
+    def __init__(self, run: HostRun) -> None:
         self._run, self._learner = run, run.learner
         self._drawn: Portion | None = None
-        self._put: object = None
+        self._there: There | None = None
+        actor = FreeActor(run)
         self.stages: dict[str, Callable[[], AbstractContextManager[None]]] = {
+            "step": actor.recorded_steps,
+            "select": actor.random_actions,
+            "insert": actor.nothing_stored,
             "sample": self._same_batches,
             "update": self._same_weights,
         }
         if self._learner.transfers_apart:
             self.stages["transfer"] = self._already_there
-        if isinstance(run, HostRun):
-            free_actor = FreeActor(run)
-            self.stages = {
-                "step": free_actor.recorded_steps,
-                "select": free_actor.random_actions,
-                "insert": free_actor.nothing_stored,
-                **self.stages,
-            }
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
         """Within, the run goes on as it is and what will stand in is kept: let it run for some blocks."""
         learner = self._learner
-        draw, put = learner.draw_portion, learner.engine.put
+        draw, to_device = learner.draw_portion, learner.to_device
 
         def remember_draw(portion: int, period: Period) -> Portion:
             self._drawn = draw(portion, period)
             return self._drawn
 
-        def remember_put(batches: Form) -> Form:
-            there = put(batches)
-            self._put = there
-            return there
+        def remember_there(items: Items, weight: np.ndarray | None) -> There:
+            self._there = to_device(items, weight)
+            return self._there
 
-        with _in_place_of(learner, "draw_portion", remember_draw), _in_place_of(learner.engine, "put", remember_put):
+        with (
+            _in_place_of(learner, "draw_portion", remember_draw),
+            _in_place_of(learner, "to_device", remember_there),
+        ):
             yield
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether all that will stand in was seen."""
+        return self._drawn is not None and (self._there is not None or not self._learner.transfers_apart)
 
     @contextmanager
     def _same_batches(self) -> Iterator[None]:
@@ -166,16 +170,17 @@ class FreeOnHost:
 
     @contextmanager
     def _already_there(self) -> Iterator[None]:
-        def there(batches: object) -> object:
-            del batches
-            return self._put
+        def already(items: Items, weight: np.ndarray | None) -> There:
+            del items, weight
+            assert self._there is not None
+            return self._there
 
-        with _in_place_of(self._learner.engine, "put", there):
+        with _in_place_of(self._learner, "to_device", already):
             yield
 
     @contextmanager
     def _same_weights(self) -> Iterator[None]:
-        with _in_place_of(self._learner, "update", no_update(self._learner)):
+        with _in_place_of(self._learner, "update", no_update(self._run.spec.updates_per_draw)):
             yield
 
 
@@ -194,9 +199,11 @@ class FreeActor:
             self._recorded = self._record()
         recorded, stands_at = self._recorded, actor.obs
         self._begin_at(recorded.reset(0))
-        with _in_place_of(actor, "envs", recorded):
-            yield
-        self._begin_at(stands_at)
+        try:
+            with _in_place_of(actor, "envs", recorded):
+                yield
+        finally:
+            self._begin_at(stands_at)
 
     def _record(self) -> Recorded:
         """Let the envs take as many steps as are recorded."""
@@ -215,9 +222,11 @@ class FreeActor:
     @contextmanager
     def nothing_stored(self) -> Iterator[None]:
         """What the envs do is forgotten."""
-        with _in_place_of(self._run.learner, "insert", _forget):
-            yield
-        self._begin_at(self._actor.obs)
+        try:
+            with _in_place_of(self._run.learner, "insert", _forget):
+                yield
+        finally:
+            self._begin_at(self._actor.obs)
 
     def _begin_at(self, obs: Arrays) -> None:
         """Episodes begin here for all who remember how they went."""
@@ -225,14 +234,14 @@ class FreeActor:
         self._run.learner.replay.begin(obs)
 
 
-def no_update(learner: Learner) -> Callable[..., Learned[State]]:
-    """Stands in for `Learner.update`: as if all gradient steps were taken, and nothing had come of them."""
+def no_update(updates: int) -> Callable[..., Learned[State]]:
+    """Stands in for `Learner.update`: as if so many gradient steps were taken, and nothing had come of them."""
 
     def stay(state: State, items_KB: Items, *more: object) -> Learned[State]:
         del more
         td_KB = np.zeros(_shape(items_KB.r_t), np.float32)
         sums = np.zeros(len(METRICS), np.float32)
-        sums[METRICS.index("applied")] = len(td_KB)
+        sums[METRICS.index("applied")] = updates
         return Learned(state, td_KB, sums)
 
     return stay

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from hotloop import figures
 from hotloop.clock import Rates
+from hotloop.evaluate import Tell
 from hotloop.pipelines.learning_run import LearningRun
 from hotloop.pipelines.session import Session
 from hotloop.runs import checkpoint
@@ -33,7 +34,11 @@ class Occasion(NamedTuple):
 
     seconds: float
     every: int
+    field: str
+    """Of the spec, that says how often."""
     note: str = ""
+    can_be_rarer: bool = True
+    """Whether one takes as long where they are rarer: an evaluation that was cut would not."""
 
     @property
     def per_env_step(self) -> float:
@@ -50,9 +55,10 @@ def occasions_of(session: Session, spec: Spec) -> dict[str, Occasion]:
     found: dict[str, Occasion] = {}
     with tempfile.TemporaryDirectory(prefix="hotloop-doctor-") as folder:
         if spec.log.every:
-            found["log"] = Occasion(_seconds_of_line(session, spec, Path(folder)), spec.log.every)
+            found["log"] = Occasion(_seconds_of_line(session, spec, Path(folder)), spec.log.every, "log.every")
         if spec.log.checkpoint_every and (seconds := _seconds_of_checkpoint(session, Path(folder))) is not None:
-            found["checkpoint"] = Occasion(seconds, spec.log.checkpoint_every)
+            note = "with the replay as full as it was here" if spec.log.save_replay else ""
+            found["checkpoint"] = Occasion(seconds, spec.log.checkpoint_every, "log.checkpoint_every", note)
     if spec.evaluation.every:
         found["evaluate"] = _evaluation(session, spec)
     return found
@@ -89,21 +95,37 @@ def _seconds_of_checkpoint(session: Session, folder: Path) -> float | None:
 
 
 def _evaluation(session: Session, spec: Spec) -> Occasion:
-    """One as long as those of the run are, but for a policy that has hardly learned yet."""
-    began = time.perf_counter()
+    """One as long as those of the run are, but for a policy that has hardly learned yet: the second, if there is time
+    for two, as the first may have something to compile."""
+    note, can_be_rarer, seconds = "by a policy that has hardly learned", True, 0.0
+    for _ in range(2):
+        began = time.perf_counter()
+        try:
+            with _as_if_late(session, spec):
+                played = session.evaluate(_giving_up(began))
+        except _TookLong:
+            return _timed(spec, time.perf_counter() - began, f"{note}, given up", can_be_rarer=False)
+        seconds = time.perf_counter() - began
+        if any(episodes.cut for episodes in played):
+            note, can_be_rarer = "cut short by evaluation.max_share", False
+        if seconds > LONGEST_EVALUATION / 3:
+            break
+    return _timed(spec, seconds, note, can_be_rarer=can_be_rarer)
+
+
+def _timed(spec: Spec, seconds: float, note: str, *, can_be_rarer: bool) -> Occasion:
+    return Occasion(seconds, spec.evaluation.every, "evaluation.every", note, can_be_rarer)
+
+
+def _giving_up(began: float) -> Tell:
+    """Raises when an evaluation has taken long enough."""
 
     def tell(done: int, wanted: int) -> None:
         del done, wanted
         if time.perf_counter() - began > LONGEST_EVALUATION:
             raise _TookLong
 
-    note = ""
-    try:
-        with _as_if_late(session, spec):
-            session.evaluate(tell)
-    except _TookLong:
-        note = f"at least: given up after {LONGEST_EVALUATION:.0f} s"
-    return Occasion(time.perf_counter() - began, spec.evaluation.every, note)
+    return tell
 
 
 @contextmanager

@@ -1,64 +1,73 @@
 """Trainings with other settings beside the one as it is: each in a process of its own, in turns.
 
 Threads are a property of a process, and a pipeline is chosen when a run begins: unlike a free stage, another setting is
-another training. Between its turns one rests and uses no core.
+another training. Between its turns one rests and uses no core. There are never more than two at a time.
 """
 
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 
+from hotloop.doctor.examination import learning_early
 from hotloop.doctor.slices import Ratio, interval_of
 from hotloop.progress import Reporter
 from hotloop.spec import Spec
 from hotloop.spec.reading import given, load_spec
-from hotloop.trainer_process import Orders, Trainer
+from hotloop.trainer_process import Orders, Trainer, TrainingEnded
 
 SECONDS, WARM_SECONDS = 1.5, 1.0
-FEWEST_ROUNDS, MOST_ROUNDS = 3, 12
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 10
+NEEDED = 20.0
+"""Seconds that must be left for another training to be begun: it starts, compiles, and has its turns."""
 
 
-def race(spec: Spec, changes: Sequence[Mapping[str, object]], until: float, reporter: Reporter) -> list[Ratio | str]:
-    """How many times as fast the spec is with each of the changes, or why that could not be found out."""
-    never = {"evaluation.every": 0, "stop.return_at_least": None, "stop.episodes": None, "seeds": 1}
-    with contextlib.ExitStack() as ends:
+def race(
+    spec: Spec, changes: Sequence[Mapping[str, object]], until: float, variables: Mapping[str, str], reporter: Reporter
+) -> list[Ratio | str]:
+    """How many times as fast slices of the spec are with each of the changes, or why that could not be found out.
 
-        def begin(more: Mapping[str, object]) -> Trainer:
-            trainer = Trainer(Orders(given(load_spec(spec, {**never, **more}))))
-            ends.callback(trainer.close)
-            return trainer
+    `variables` are those of the environment with which a run of the user's would begin.
+    """
+    found: list[Ratio | str] = []
+    try:
+        with closing(_begin(spec, {}, variables)) as as_it_is:
+            for index, each in enumerate(changes):
+                left = until - time.monotonic()
+                if left < NEEDED:
+                    break
+                ends = time.monotonic() + left / (len(changes) - index)
+                found.append(_compared(as_it_is, _begin(spec, each, variables), ends, each, reporter))
+    except TrainingEnded as ended:  # the one as it is
+        found += [str(ended)] * (len(changes) - len(found))
+    return [*found, *["there was no time left to try it (--minutes)"] * (len(changes) - len(found))]
 
-        with reporter.busy("starting trainings with other settings"):
-            as_it_is = begin({})
-            others: list[Trainer | str] = []
-            for each in changes:
-                others.append(begin(each))
+
+def _begin(spec: Spec, changes: Mapping[str, object], variables: Mapping[str, str]) -> Trainer:
+    changed = load_spec(learning_early(spec), {"evaluation.every": 0, **changes})
+    return Trainer(Orders(given(changed), variables=variables))
+
+
+def _compared(
+    as_it_is: Trainer, other: Trainer, until: float, changes: Mapping[str, object], reporter: Reporter
+) -> Ratio | str:
+    with closing(other):
+        with reporter.busy(f"a training with {', '.join(f'{name}: {value}' for name, value in changes.items())}"):
             as_it_is.train(WARM_SECONDS)
-            for index, other in enumerate(others):
-                others[index] = _warmed(other)
-        ratios: list[list[float]] = [[] for _ in changes]
+            try:
+                other.train(WARM_SECONDS)
+            except TrainingEnded as ended:
+                return str(ended)
+        ratios: list[float] = []
         before = as_it_is.train(SECONDS)["env_steps_per_s"]
         for number in range(MOST_ROUNDS):
             if number >= FEWEST_ROUNDS and time.monotonic() > until:
                 break
-            for index, other in enumerate(others):
-                if isinstance(other, str):
-                    continue
+            try:
                 speed = other.train(SECONDS)["env_steps_per_s"]
-                after = as_it_is.train(SECONDS)["env_steps_per_s"]
-                ratios[index].append(speed / (before * after) ** 0.5)
-                before = after
-            reporter.show(number + 1, MOST_ROUNDS, {"rounds of": f"{len(others)} other settings"})
-        return [
-            other if isinstance(other, str) else interval_of(each) for other, each in zip(others, ratios, strict=True)
-        ]
-
-
-def _warmed(trainer: Trainer | str) -> Trainer | str:
-    """The training past its first steps, or what ended it."""
-    assert not isinstance(trainer, str)
-    try:
-        trainer.train(WARM_SECONDS)
-    except ValueError as error:
-        return str(error)
-    return trainer
+            except TrainingEnded as ended:
+                return str(ended)
+            after = as_it_is.train(SECONDS)["env_steps_per_s"]
+            ratios.append(speed / (before * after) ** 0.5)
+            before = after
+            reporter.show(number + 1, MOST_ROUNDS, {"rounds of": "two trainings"})
+    return interval_of(ratios)

@@ -1,5 +1,6 @@
 """What the doctor says: a box of three lines and a table for people, one object for programs."""
 
+import math
 from typing import TYPE_CHECKING
 
 from hotloop.doctor.causes import LISTED, WORDS, Cause, as_figures, causes_of, verdict_of
@@ -21,7 +22,6 @@ def figures_of(diagnosis: Diagnosis) -> Figures:
     verdict, whole = verdict_of(causes), seen.seconds
     stages: dict[str, Json] = {name: stage.seconds for name, stage in seen.stages.items()}
     stages |= {name: occasion.per_env_step for name, occasion in seen.occasions.items()}
-    listed: list[Json] = [{**as_figures(cause)} for cause in causes]  # type: ignore[dict-item]
     return {
         "kind": "spec",
         "verdict": {
@@ -30,15 +30,17 @@ def figures_of(diagnosis: Diagnosis) -> Figures:
             "confidence": _confidence(causes, verdict),
             "sentence": _sentence(verdict),
         },
-        "causes": listed,
+        "causes": [as_figures(cause) for cause in causes],
         "remedies": [_remedy(tried) for tried in diagnosis.remedies],
         "stages": stages,
         "coverage": round(1 - seen.between / whole, 4),
         "env_steps_per_s": round(1 / whole, 1),
-        "updates_per_s": round(seen.spec.updates_per_step / whole, 1),
+        "updates_per_s": round(seen.spec.replay_ratio / whole, 1),
         "pipeline": seen.pipeline,
         "machine": dict(seen.machine),
         "rounds": seen.rounds,
+        "beside": [name for name, stage in seen.stages.items() if stage.is_beside],
+        "notices": [*seen.notices],
     }
 
 
@@ -88,7 +90,7 @@ def print_report(diagnosis: Diagnosis, console: "Console") -> None:
         console.print(_table_of_remedies(diagnosis))
     threads = ", ".join(f"{name} {value}" for name, value in seen.machine.items())
     speed = f"{1 / seen.seconds:,.0f} env steps/s, pipeline {seen.pipeline}"
-    console.print(f"{speed}; {seen.rounds} rounds; {threads}", style="dim")
+    console.print("; ".join([speed, f"{seen.rounds} rounds", threads, *seen.notices]), style="dim")
 
 
 def _next(diagnosis: Diagnosis, verdict: Cause | None) -> str:
@@ -98,7 +100,7 @@ def _next(diagnosis: Diagnosis, verdict: Cause | None) -> str:
         best = max(measured, key=lambda tried: tried.measured.value if tried.measured else 0.0)
         assert best.measured is not None
         return f"{best.remedy.options}: {best.measured.value:.2f}x as fast, measured"
-    counted = [tried for tried in diagnosis.remedies if tried.measured is None]
+    counted = [tried for tried in diagnosis.remedies if not tried.remedy.can_be_raced]
     if counted:
         return f"{counted[0].remedy.options}: {counted[0].remedy.predicted:.2f}x as fast, predicted"
     if verdict is not None and verdict.remedy:
@@ -138,7 +140,10 @@ def _table_of_remedies(diagnosis: Diagnosis) -> "Table":
 
 
 def _said(ratio: Ratio | None) -> str:
-    return "" if ratio is None else f"{ratio.value:.2f}x ({ratio.low:.2f}–{ratio.high:.2f})"
+    if ratio is None:
+        return ""
+    interval = f" ({ratio.low:.2f}–{ratio.high:.2f})" if ratio.high < math.inf else ""
+    return f"{ratio.value:.2f}x{interval}"
 
 
 def _marked(cause: Cause) -> str:

@@ -67,7 +67,7 @@ def compare(session: Session, ways: Mapping[str, Changed], until: float, reporte
         rounds += 1
         reporter.show(rounds, MOST_ROUNDS, {"rounds of": " | ".join(ways)})
     return Comparison(
-        statistics.median(slices.speeds),
+        slices.env_steps / slices.seconds,
         {name: seconds / slices.env_steps for name, seconds in slices.stage_seconds.items()},
         {name: interval_of(each) for name, each in ratios.items()},
         rounds,
@@ -95,9 +95,8 @@ class _Slices:
 
     def __init__(self, session: Session) -> None:
         self._session, self._blocks = session, 1
-        self.speeds: list[float] = []
         self.stage_seconds: dict[str, float] = {}
-        self.env_steps = 0
+        self.env_steps, self.seconds = 0, 0.0
 
     def find_length(self) -> None:
         """Take slices twice as long until one is long enough."""
@@ -113,10 +112,10 @@ class _Slices:
         """Env steps a second of a slice in which nothing is changed; its stages are counted."""
         stages, steps = self._session.spans.seconds(), self._steps()
         speed = self.run()
-        self.env_steps += self._steps() - steps
+        made = self._steps() - steps
+        self.env_steps, self.seconds = self.env_steps + made, self.seconds + made / speed
         for name, seconds in self._session.spans.seconds().items():
             self.stage_seconds[name] = self.stage_seconds.get(name, 0.0) + seconds - stages[name]
-        self.speeds.append(speed)
         return speed
 
     def run(self, blocks: int | None = None) -> float:

@@ -140,11 +140,15 @@ class Learner:
         items, weight = drawn.batches.items, drawn.batches.weight
         if self.transfers_apart:
             with self.spans["transfer"]:
-                items, weight = self.engine.put((items, weight))
+                items, weight = self.to_device(items, weight)
         counted = self.turns if self._rate_in_turns else drawn.period.since
         rate = schedules.value_at(counted, xp=schedules.Scalars, **self._learning_rate)
         target_moves = self._target_moves(drawn.period) if is_last else 0
         return Lesson(state, items, weight, rate, target_moves, drawn.draws)
+
+    def to_device(self, items: Items, weight: np.ndarray | None) -> tuple[Items, np.ndarray | None]:
+        """Bring batches where they are learned from."""
+        return self.engine.put((items, weight))
 
     def _learn_portion(self, state: State, drawn: Portion, *, is_last: bool) -> Learned[State]:
         lesson = self.lesson(state, drawn, is_last=is_last)

@@ -71,7 +71,7 @@ def no_trial(monkeypatch):
 
 
 @pytest.fixture
-def nolook_at_one(monkeypatch, no_trial):
+def no_look(monkeypatch, no_trial):
     """Whoever looks at the env fails."""
     monkeypatch.setattr(pipeline_trial, "look_at_one", no_trial)
 

@@ -109,6 +109,9 @@ COMMAND_LINES = {
     "eval of nothing": (["eval", "nowhere"], ["nowhere", "not a run"]),
     "an env without a name": (["train", "--env", ""], ["say what to train", "--env ID"]),
     "a check of a device env": (["check-env", "cartpole"], ["cartpole is a device env", "give a Gymnasium id"]),
+    "a doctor without a patient": (["doctor"], ["say what to train", "--env ID"]),
+    "a doctor without time": (["doctor", "cartpole", "--minutes", "0"], ["--minutes is 0", "more than 0"]),
+    "a doctor of agents": (["doctor", "treasure"], ["several agents", "hotloop profile"]),
     "a recording that is no GIF": (["eval", "nowhere", "--record", "x.mp4"], ["--record x.mp4", ".gif"]),
 }
 

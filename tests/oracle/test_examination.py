@@ -12,7 +12,7 @@ from hotloop.assembly import Own
 from hotloop.doctor.causes import causes_of
 from hotloop.doctor.diagnosis import Diagnosis
 from hotloop.doctor.examination import Examined, examine
-from hotloop.doctor.race import race
+from hotloop.doctor.race import NO_TIME, race
 from hotloop.doctor.remedies import same_result
 from hotloop.doctor.report import figures_of, print_report
 from hotloop.doctor.slices import Ratio
@@ -140,5 +140,5 @@ def test_settings_are_tried_in_processes_of_their_own_and_one_that_cannot_run_is
     assert isinstance(found[1], str)
     assert "nonsense" in found[1]
     assert isinstance(found[2], Ratio)
-    assert race(spec, [works], time.monotonic(), {}, Silent()) == ["there was no time left to try it (--minutes)"]
+    assert race(spec, [works], time.monotonic(), {}, Silent()) == [NO_TIME]
     assert "nonsense" in race(load_spec(spec, fails), [works], time.monotonic() + 60, {}, Silent())[0]

@@ -107,10 +107,15 @@ def examine(spec: Spec, own: Own, seconds: float, reporter: Reporter) -> Examine
 
 
 def learning_early(spec: Spec) -> Spec:
-    """The spec that learns as soon as it can, and that no rule ends."""
+    """The spec that learns as soon as it can, that no rule ends and no compiler holds up."""
     steps = min(spec.replay.start, spec.replay.batch_size + spec.env.num_envs * spec.replay.n_step)
     endless = {"stop.episodes": None, "stop.return_at_least": None, "seeds": 1}
-    return load_spec(spec, {**endless, "replay.start": steps})
+    eager = {"torch.mode": "eager"} if _chooses_mode(spec) else {}
+    return load_spec(spec, {**endless, **eager, "replay.start": steps})
+
+
+def _chooses_mode(spec: Spec) -> bool:
+    return spec.engine == "torch" and spec.torch.mode == "auto"
 
 
 def _refuse(assembly: Assembly, pipeline: str) -> None:
@@ -135,6 +140,8 @@ def _notices(assembly: Assembly, spec: Spec) -> list[str]:
     found = list(assembly.notices)
     if obstacle(assembly, spec) is None:
         found.append("at the start of a run, pipeline auto measures by itself whether processes are faster")
+    if _chooses_mode(spec):
+        found.append("torch.mode: eager was looked at, where a run measures whether to compile")
     if spec.seeds > 1:
         found.append(f"one of {spec.seeds} seeds was looked at")
     return found

@@ -17,6 +17,7 @@ from hotloop.trainer_process import Orders, Trainer, TrainingEnded
 
 SECONDS, WARM_SECONDS = 1.5, 1.0
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 10
+NO_TIME = "there was no time left to try it (--minutes)"
 NEEDED = 20.0
 """Seconds that must be left for another training to be begun: it starts, compiles, and has its turns."""
 
@@ -39,7 +40,7 @@ def race(
                 found.append(_compared(as_it_is, _begin(spec, each, variables), ends, each, reporter))
     except TrainingEnded as ended:  # the one as it is
         found += [str(ended)] * (len(changes) - len(found))
-    return [*found, *["there was no time left to try it (--minutes)"] * (len(changes) - len(found))]
+    return [*found, *[NO_TIME] * (len(changes) - len(found))]
 
 
 def _begin(spec: Spec, changes: Mapping[str, object], variables: Mapping[str, str]) -> Trainer:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from hotloop.doctor.causes import LISTED, WORDS, Cause, as_figures, causes_of, verdict_of
 from hotloop.doctor.diagnosis import Diagnosis, Tried
+from hotloop.doctor.race import NO_TIME
 from hotloop.doctor.slices import Ratio
 from hotloop.plain import Figures, Json
 
@@ -100,9 +101,9 @@ def _next(diagnosis: Diagnosis, verdict: Cause | None) -> str:
         best = max(measured, key=lambda tried: tried.measured.value if tried.measured else 0.0)
         assert best.measured is not None
         return f"{best.remedy.options}: {best.measured.value:.2f}x as fast, measured"
-    counted = [tried for tried in diagnosis.remedies if not tried.remedy.can_be_raced]
-    if counted:
-        return f"{counted[0].remedy.options}: {counted[0].remedy.predicted:.2f}x as fast, predicted"
+    untried = [tried for tried in diagnosis.remedies if not tried.remedy.can_be_raced or tried.why_not == NO_TIME]
+    if untried:
+        return f"{untried[0].remedy.options}: {untried[0].remedy.predicted:.2f}x as fast, predicted"
     if verdict is not None and verdict.remedy:
         return _marked(verdict)
     return "nothing that leaves what is learned as it is"

@@ -410,9 +410,10 @@ def doctor(
     pipeline: PipelineOption = None,
     actors: ActorsOption = None,
     minutes: Annotated[float, typer.Option(help="About how long it may take.")] = 3.0,
+    out: Annotated[Path | None, typer.Option(help="Folder for doctor.html and doctor.json; must not exist.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say why a run is slow and which settings make it faster: predicted, then measured. Keeps nothing."""
+    """Say why a run is slow and which settings make it faster: predicted, then measured. Keeps nothing but --out."""
     from hotloop.assembly import Own
     from hotloop.doctor.diagnosis import diagnose
     from hotloop.doctor.report import figures_of, print_report
@@ -423,13 +424,25 @@ def doctor(
     parsed = _read_spec(spec, set_, {"env.id": env, "seed": seed, **short})
     if minutes <= 0:
         raise SpecError(f"--minutes is {minutes:g}, expected more than 0")
+    if out is not None:
+        if out.exists():
+            raise SpecError(f"--out {out}: there is something already; name a folder that does not exist")
+        out.mkdir(parents=True)
     look_in_current_folder(parsed.env.id)
     with Terminal() as reporter:
         found = diagnose(parsed, Own(), minutes, reporter)
+    report = figures_of(found)
+    if out is not None:
+        from hotloop.doctor.page import write_page
+
+        (out / "doctor.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        write_page(found, out / "doctor.html")
     if as_json:
-        _print_json(figures_of(found))
-    else:
-        print_report(found, _console())
+        _print_json(report)
+        return
+    print_report(found, _console())
+    if out is not None:
+        print(f"  page       {out / 'doctor.html'}")
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """Runs that are slow for a reason that is known: the doctor names it, and what it measures agrees with its model."""
 
 import json
+import math
 import time
 
 import gymnasium as gym
@@ -10,8 +11,9 @@ from rich.console import Console
 
 from hotloop.assembly import Own
 from hotloop.doctor.causes import causes_of
-from hotloop.doctor.diagnosis import Diagnosis
+from hotloop.doctor.diagnosis import Diagnosis, Tried
 from hotloop.doctor.examination import Examined, examine
+from hotloop.doctor.page import write_page
 from hotloop.doctor.race import NO_TIME, race
 from hotloop.doctor.remedies import same_result
 from hotloop.doctor.report import figures_of, print_report
@@ -63,7 +65,7 @@ def of(report, name):
     return next(cause for cause in report["causes"] if cause["where"] == name)
 
 
-def test_an_env_that_sleeps_is_the_verdict_and_without_it_the_run_is_as_fast_as_predicted():
+def test_an_env_that_sleeps_is_the_verdict_and_without_it_the_run_is_as_fast_as_predicted(tmp_path):
     seen = examine(load_spec({}, SMALL), Own(env=Sleeping), 3.0, Silent())
     report = reported(seen)
     verdict = inner(report, "verdict")
@@ -82,7 +84,13 @@ def test_an_env_that_sleeps_is_the_verdict_and_without_it_the_run_is_as_fast_as_
     assert {"--set env.vectorization=async", "--set pipeline=concurrent"} <= {each.options for each in remedies}
     assert all(each.predicted > 1 for each in remedies)
     assert not [each for each in same_result(seen, cores=1) if "concurrent" in each.options]
-    print_report(Diagnosis(seen, []), Console(quiet=True))
+    tried = [Tried(each, Ratio(1.5, 1.2, math.inf) if each.can_be_raced else None, "<why>") for each in remedies]
+    print_report(Diagnosis(seen, tried), Console(quiet=True))
+    write_page(Diagnosis(seen, tried), tmp_path / "doctor.html")
+    page = (tmp_path / "doctor.html").read_text()
+    assert "env-step" in page
+    assert "&lt;why&gt;" in page
+    assert "http" not in page, "it needs nothing else"
 
 
 def test_evaluations_that_take_longer_than_the_training_are_the_verdict():

@@ -29,7 +29,7 @@ def figures_of(diagnosis: Diagnosis) -> Figures:
             "cause": NOTHING if verdict is None else verdict.cause,
             "share": 0.0 if verdict is None else round(verdict.share, 4),
             "confidence": _confidence(causes, verdict),
-            "sentence": _sentence(verdict),
+            "sentence": sentence(causes),
         },
         "causes": [as_figures(cause) for cause in causes],
         "remedies": [_remedy(tried) for tried in diagnosis.remedies],
@@ -66,7 +66,16 @@ def _confidence(causes: list[Cause], verdict: Cause | None) -> str:
     return "high" if ahead > 0.2 else "medium" if ahead > 0.05 else "low"
 
 
-def _sentence(verdict: Cause | None) -> str:
+def verdict_named(causes: list[Cause]) -> tuple[str, str]:
+    """Its id, and in words."""
+    verdict = verdict_of(causes)
+    named = NOTHING if verdict is None else verdict.cause
+    return named, WORDS[named]
+
+
+def sentence(causes: list[Cause]) -> str:
+    """Why the verdict is what it is."""
+    verdict = verdict_of(causes)
     if verdict is None:
         return "no stage takes a fifth of the time"
     return f"{WORDS[verdict.cause]}: {verdict.share:.0%} of the time; {'; '.join(verdict.evidence)}"
@@ -78,12 +87,11 @@ def print_report(diagnosis: Diagnosis, console: "Console") -> None:
 
     seen = diagnosis.seen
     causes = causes_of(seen)
-    verdict = verdict_of(causes)
-    named = NOTHING if verdict is None else verdict.cause
+    named, words = verdict_named(causes)
     lines = [
-        f"[bold]verdict[/bold]  {named}: {WORDS[named]}",
-        f"[bold]why[/bold]      {_sentence(verdict)}",
-        f"[bold]next[/bold]     {_next(diagnosis, verdict)}",
+        f"[bold]verdict[/bold]  {named}: {words}",
+        f"[bold]why[/bold]      {sentence(causes)}",
+        f"[bold]next[/bold]     {next_step(diagnosis)}",
     ]
     console.print(Panel("\n".join(lines), expand=False))
     console.print(_table_of_causes(diagnosis, causes))
@@ -94,8 +102,8 @@ def print_report(diagnosis: Diagnosis, console: "Console") -> None:
     console.print("; ".join([speed, f"{seen.rounds} rounds", threads, *seen.notices]), style="dim")
 
 
-def _next(diagnosis: Diagnosis, verdict: Cause | None) -> str:
-    """The remedy that was measured to be best, else the best that is predicted, else what learns differently."""
+def next_step(diagnosis: Diagnosis) -> str:
+    """What was measured to be best, else what is predicted to be, else what makes the run learn differently."""
     measured = [tried for tried in diagnosis.remedies if tried.measured is not None and tried.measured.low > 1]
     if measured:
         best = max(measured, key=lambda tried: tried.measured.value if tried.measured else 0.0)
@@ -104,8 +112,9 @@ def _next(diagnosis: Diagnosis, verdict: Cause | None) -> str:
     untried = [tried for tried in diagnosis.remedies if not tried.remedy.can_be_raced or tried.why_not == NO_TIME]
     if untried:
         return f"{untried[0].remedy.options}: {untried[0].remedy.predicted:.2f}x as fast, predicted"
+    verdict = verdict_of(causes_of(diagnosis.seen))
     if verdict is not None and verdict.remedy:
-        return _marked(verdict)
+        return marked(verdict)
     return "nothing that leaves what is learned as it is"
 
 
@@ -122,8 +131,8 @@ def _table_of_causes(diagnosis: Diagnosis, causes: list[Cause]) -> "Table":
             f"{cause.seconds * 1e6:,.3g} µs",
             f"{cause.share:.0%}",
             "" if cause.predicted is None else f"{cause.predicted:.2f}x",
-            _said(cause.measured),
-            "" if cause.share < LISTED or not cause.remedy else _marked(cause),
+            ratio_in_words(cause.measured),
+            marked(cause),
         )
     table.add_row("between stages", f"{seen.between * 1e6:,.3g} µs", f"{seen.between / seen.seconds:.0%}", "", "", "")
     return table
@@ -136,16 +145,20 @@ def _table_of_remedies(diagnosis: Diagnosis) -> "Table":
     for title in ("setting", "predicted", "measured", ""):
         table.add_column(title, justify="left" if title in ("setting", "") else "right")
     for remedy, ratio, why_not in diagnosis.remedies:
-        table.add_row(remedy.options, f"{remedy.predicted:.2f}x", _said(ratio), why_not)
+        table.add_row(remedy.options, f"{remedy.predicted:.2f}x", ratio_in_words(ratio), why_not)
     return table
 
 
-def _said(ratio: Ratio | None) -> str:
+def ratio_in_words(ratio: Ratio | None) -> str:
+    """With its interval, where there is one."""
     if ratio is None:
         return ""
     interval = f" ({ratio.low:.2f}–{ratio.high:.2f})" if ratio.high < math.inf else ""
     return f"{ratio.value:.2f}x{interval}"
 
 
-def _marked(cause: Cause) -> str:
+def marked(cause: Cause) -> str:
+    """What to do about a cause worth naming, and whether that changes what is learned."""
+    if cause.share < LISTED:
+        return ""
     return f"{cause.remedy} (learns differently)" if cause.changes_algorithm else cause.remedy

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PREDICTED, MEASURED, STAGE, OCCASION = "#b9c4ce", "#d6763e", "#4a6076", "#9db4c8"
+SHOWN = (0.2, 0.5, 2.0, 5.0, 20.0)
+"""Between powers of ten, what an axis names."""
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}"
     "table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .8rem;border-bottom:1px solid #ddd;"
@@ -127,5 +129,6 @@ def _gains(axes: "Axes", diagnosis: Diagnosis, causes: list[Cause]) -> None:
     axes.axvline(1.0, color="#999999", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yticks(places, [label for label, *_ in rows], fontsize=8)
-    axes.set_xlabel("times as fast as it is: predicted (grey), measured with its interval (orange)")
+    axes.set_xlabel("times as fast: predicted (grey), measured (orange)")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
+    axes.xaxis.set_minor_formatter(lambda value, _: f"{value:.2g}x" if value in SHOWN else "")

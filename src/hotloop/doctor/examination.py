@@ -178,8 +178,9 @@ def _fill(session: HostRun, free: FreeOnHost) -> None:
     """Store recorded steps until the replay is full, or for some seconds."""
     replay, until = session.learner.replay, time.monotonic() + SECONDS_TO_FILL
     with ExitStack() as freed:
-        for stage in set(free.stages) - {"insert"}:
-            freed.enter_context(free.stages[stage]())
+        for stage, change in free.stages.items():
+            if stage != "insert":
+                freed.enter_context(change())
         while replay.size < replay.capacity and time.monotonic() < until:
             before = replay.ring.inserted
             session.advance(16)

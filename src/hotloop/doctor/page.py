@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hotloop.doctor.causes import Cause, causes_of
 from hotloop.doctor.diagnosis import Diagnosis
-from hotloop.doctor.report import marked, next_step, ratio_in_words, sentence, verdict_named
+from hotloop.doctor.report import TITLES, cells_of, next_step, ratio_in_words, sentence, verdict_named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,20 +39,7 @@ def write_page(diagnosis: Diagnosis, path: Path) -> None:
         f"<h1>{html.escape(seen.spec.name)}</h1><div class=box>{box}</div>",
         f'<p><img alt="where the time goes" src="data:image/png;base64,{_picture(diagnosis, causes)}"></p>',
         "<h2>Where the time goes</h2>",
-        _table(
-            ("stage", "of an env step", "share", "without it: predicted", "measured", "what to do"),
-            [
-                (
-                    cause.where,
-                    f"{cause.seconds * 1e6:,.3g} µs",
-                    f"{cause.share:.0%}",
-                    "" if cause.predicted is None else f"{cause.predicted:.2f}x",
-                    ratio_in_words(cause.measured),
-                    marked(cause),
-                )
-                for cause in causes
-            ],
-        ),
+        _table(TITLES, [cells_of(cause) for cause in causes]),
         "<h2>Settings that learn the same</h2>",
         _table(
             ("setting", "predicted", "measured", ""),

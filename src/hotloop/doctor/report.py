@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 NOTHING = "nothing-wrong"
+TITLES = ("stage", "of an env step", "share", "without it: predicted", "measured", "what to do")
 
 
 def figures_of(diagnosis: Diagnosis) -> Figures:
@@ -118,22 +119,27 @@ def next_step(diagnosis: Diagnosis) -> str:
     return "nothing that leaves what is learned as it is"
 
 
+def cells_of(cause: Cause) -> tuple[str, ...]:
+    """A row of the table, below TITLES."""
+    return (
+        cause.where,
+        f"{cause.seconds * 1e6:,.3g} µs",
+        f"{cause.share:.0%}",
+        "" if cause.predicted is None else f"{cause.predicted:.2f}x",
+        ratio_in_words(cause.measured),
+        marked(cause),
+    )
+
+
 def _table_of_causes(diagnosis: Diagnosis, causes: list[Cause]) -> "Table":
     from rich.table import Table
 
     seen = diagnosis.seen
     table = Table(title="where the time goes", title_justify="left", show_edge=False)
-    for title in ("stage", "of an env step", "share", "without it: predicted", "measured", "what to do"):
-        table.add_column(title, justify="left" if title in ("stage", "what to do") else "right")
+    for title in TITLES:
+        table.add_column(title, justify="left" if title in (TITLES[0], TITLES[-1]) else "right")
     for cause in causes:
-        table.add_row(
-            cause.where,
-            f"{cause.seconds * 1e6:,.3g} µs",
-            f"{cause.share:.0%}",
-            "" if cause.predicted is None else f"{cause.predicted:.2f}x",
-            ratio_in_words(cause.measured),
-            marked(cause),
-        )
+        table.add_row(*cells_of(cause))
     table.add_row("between stages", f"{seen.between * 1e6:,.3g} µs", f"{seen.between / seen.seconds:.0%}", "", "", "")
     return table
 

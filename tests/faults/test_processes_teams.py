@@ -142,7 +142,8 @@ def test_each_learner_gets_its_own_agents_real_steps_and_the_gradient_steps_they
         assert figures["weights_version"] > 2
         assert len(figures["actors"]) == 2
         earned = 0.5 * SPEC["replay"]["batch_size"]
-        assert 0.8 * earned < figures["samples_per_insert"] <= earned, "by each agent's own transitions"
+        # A parcel that came across the learning start may count or not.
+        assert 0.8 * earned < figures["samples_per_insert"] < 1.03 * earned, "by each agent's own transitions"
 
 
 def test_samples_of_shared_weights_are_counted_for_the_transitions_of_all_agents():

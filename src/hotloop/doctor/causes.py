@@ -71,7 +71,7 @@ def as_figures(cause: Cause) -> Figures:
         "remedy": cause.remedy,
         "changes_algorithm": cause.changes_algorithm,
         "predicted_speedup": None if cause.predicted is None else round(cause.predicted, 3),
-        "interval": None if ratio is None else [round(ratio.low, 3), round(ratio.high, 3)],
+        "interval": None if ratio is None else ratio.interval,
         "measured_speedup": None if ratio is None else round(ratio.value, 3),
         "how_measured": None if ratio is None else "the stage replaced by a stand-in that costs nothing, in turns",
     }
@@ -83,8 +83,7 @@ def _of_stage(seen: Examined, name: str, stage: Stage) -> Cause:
     share, measured = stage.seconds / seen.seconds, None
     if stage.measured is not None:
         measured = Ratio(*(seen.of_whole_run(bound) for bound in stage.measured))
-        how = f"{measured.value:.2f}x as fast ({measured.low:.2f}–{measured.high:.2f})"
-        evidence.append(f"with {name} at no cost the run is {how}")
+        evidence.append(f"with {name} at no cost the run is {measured} as fast")
     if stage.is_beside:
         evidence.append("it goes on beside what takes longer")
         share = 0.0 if measured is None else max(0.0, 1 - 1 / measured.value)

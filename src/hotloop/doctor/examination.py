@@ -71,6 +71,8 @@ class Examined(NamedTuple):
 
     def of_whole_run(self, times_as_fast: float) -> float:
         """How many times as fast the whole run is where its slices are so many times as fast."""
+        if times_as_fast == math.inf:  # the end of an interval of which nothing is known
+            return math.inf
         left = 1 / self.env_steps_per_s / times_as_fast if times_as_fast else math.inf
         return self.seconds / max(left + self.beside, 1e-12)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hotloop.doctor.causes import Cause, causes_of
 from hotloop.doctor.diagnosis import Diagnosis
-from hotloop.doctor.report import TITLES, cells_of, next_step, ratio_in_words, sentence, verdict_named
+from hotloop.doctor.report import TITLES, cells_of, next_step, sentence, verdict_named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,7 @@ def write_page(diagnosis: Diagnosis, path: Path) -> None:
         _table(
             ("setting", "predicted", "measured", ""),
             [
-                (tried.remedy.options, f"{tried.remedy.predicted:.2f}x", ratio_in_words(tried.measured), tried.why_not)
+                (tried.remedy.options, f"{tried.remedy.predicted:.2f}x", str(tried.measured or ""), tried.why_not)
                 for tried in diagnosis.remedies
             ],
         )

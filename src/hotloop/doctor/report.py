@@ -1,12 +1,10 @@
 """What the doctor says: a box of three lines and a table for people, one object for programs."""
 
-import math
 from typing import TYPE_CHECKING
 
 from hotloop.doctor.causes import LISTED, WORDS, Cause, as_figures, causes_of, verdict_of
 from hotloop.doctor.diagnosis import Diagnosis, Tried
 from hotloop.doctor.race import NO_TIME
-from hotloop.doctor.slices import Ratio
 from hotloop.plain import Figures, Json
 
 if TYPE_CHECKING:
@@ -53,7 +51,7 @@ def _remedy(tried: Tried) -> Figures:
         "changes": {**remedy.changes},
         "predicted_speedup": round(remedy.predicted, 3),
         "measured_speedup": None if ratio is None else round(ratio.value, 3),
-        "interval": None if ratio is None else [round(ratio.low, 3), round(ratio.high, 3)],
+        "interval": None if ratio is None else ratio.interval,
         "how_measured": "trainings in turns" if ratio is not None else tried.why_not,
     }
 
@@ -126,7 +124,7 @@ def cells_of(cause: Cause) -> tuple[str, ...]:
         f"{cause.seconds * 1e6:,.3g} µs",
         f"{cause.share:.0%}",
         "" if cause.predicted is None else f"{cause.predicted:.2f}x",
-        ratio_in_words(cause.measured),
+        str(cause.measured or ""),
         marked(cause),
     )
 
@@ -151,16 +149,8 @@ def _table_of_remedies(diagnosis: Diagnosis) -> "Table":
     for title in ("setting", "predicted", "measured", ""):
         table.add_column(title, justify="left" if title in ("setting", "") else "right")
     for remedy, ratio, why_not in diagnosis.remedies:
-        table.add_row(remedy.options, f"{remedy.predicted:.2f}x", ratio_in_words(ratio), why_not)
+        table.add_row(remedy.options, f"{remedy.predicted:.2f}x", str(ratio or ""), why_not)
     return table
-
-
-def ratio_in_words(ratio: Ratio | None) -> str:
-    """With its interval, where there is one."""
-    if ratio is None:
-        return ""
-    interval = f" ({ratio.low:.2f}–{ratio.high:.2f})" if ratio.high < math.inf else ""
-    return f"{ratio.value:.2f}x{interval}"
 
 
 def marked(cause: Cause) -> str:

@@ -32,6 +32,16 @@ class Ratio(NamedTuple):
     value: float
     low: float
     high: float
+    """Infinite where one slice was all there was."""
+
+    @property
+    def interval(self) -> list[float] | None:
+        """As JSON has it; None where nothing is known."""
+        return [round(self.low, 3), round(self.high, 3)] if self.high < math.inf else None
+
+    def __str__(self) -> str:
+        known = f" ({self.low:.2f}–{self.high:.2f})" if self.interval else ""
+        return f"{self.value:.2f}x{known}"
 
 
 class Comparison(NamedTuple):

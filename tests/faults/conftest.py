@@ -2,7 +2,6 @@ import signal
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "oracle"))
@@ -10,6 +9,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "multi"))
 
 from hotloop_process import finished, finished_once, hotloop, spec_file
+
+from process_tree import actors_of
 
 __all__ = ["finished", "finished_once", "hotloop", "spec_file"]
 
@@ -31,17 +32,6 @@ def in_time():
 @pytest.fixture
 def nothing_left():
     """No actor stays behind."""
-    before = set(_children())
+    before = set(actors_of())
     yield
-    assert set(_children()) <= before
-
-
-def _children():
-    return [child.pid for child in psutil.Process().children(recursive=True) if _is_actor(child)]
-
-
-def _is_actor(process):
-    try:
-        return any("actor_process" in word for word in process.cmdline())
-    except psutil.Error:
-        return False
+    assert set(actors_of()) <= before

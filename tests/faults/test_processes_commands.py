@@ -11,6 +11,8 @@ import yaml
 from hotloop_process import DAYS, checkpoints, finish, metrics, start, wait_for
 from process_sessions import SMALL
 
+from process_tree import actors_of, of_a_living_one, sockets_of
+
 OWN_GROUP = "import os; os.setpgid(0, 0)"
 ORACLE = str(Path(__file__).parents[1] / "oracle")
 
@@ -43,13 +45,12 @@ def _is_training(tmp_path, lines=2):
     return lambda: file.is_file() and file.read_text().count("\n") >= lines
 
 
-def _actors_of(process):
-    found = psutil.Process(process.pid).children(recursive=True)
-    return [child for child in found if any("actor_process" in word for word in child.cmdline())]
-
-
 def _all_gone(processes):
-    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+    return all(
+        of_a_living_one(lambda one=one: [one.status()]) in ([], [psutil.STATUS_ZOMBIE])
+        for one in processes
+        if one.is_running()
+    )
 
 
 def _wait_until_gone(processes, seconds):
@@ -62,10 +63,9 @@ def _wait_until_gone(processes, seconds):
 def test_sigterm_saves_and_leaves_nobody_and_no_socket_was_open(in_folder, tmp_path):
     process = in_folder("--json")
     wait_for(_is_training(tmp_path), process)
-    actors = _actors_of(process)
+    actors = actors_of(process.pid)
     assert len(actors) == 2
-    tree = [psutil.Process(process.pid), *actors]
-    assert [found for one in tree for found in one.net_connections(kind="inet")] == []
+    assert sockets_of(process.pid) == []
     assert all(actor.num_threads() == 1 for actor in actors)
     process.send_signal(signal.SIGTERM)
     result = finish(process, timeout=30).json
@@ -77,7 +77,7 @@ def test_sigterm_saves_and_leaves_nobody_and_no_socket_was_open(in_folder, tmp_p
 def test_sigterm_saves_at_once_while_every_actor_hangs(in_folder, tmp_path):
     process = in_folder("--json")
     wait_for(_is_training(tmp_path), process)
-    actors = _actors_of(process)
+    actors = actors_of(process.pid)
     for actor in actors:
         actor.suspend()
     time.sleep(1.0)  # by now the learner waits for them
@@ -91,7 +91,7 @@ def test_sigterm_saves_at_once_while_every_actor_hangs(in_folder, tmp_path):
 def test_ctrl_c_in_a_terminal_reaches_all_of_them_and_still_saves(in_folder, tmp_path):
     process = in_folder(before=OWN_GROUP)
     wait_for(_is_training(tmp_path), process)
-    actors = _actors_of(process)
+    actors = actors_of(process.pid)
     os.killpg(process.pid, signal.SIGINT)
     ran = finish(process, timeout=30)
     assert ran.code == 0, ran.err
@@ -114,7 +114,7 @@ checkpoint.save = save
 """
     process = in_folder(before=slow_disk)
     wait_for(_is_training(tmp_path), process)
-    actors = _actors_of(process)
+    actors = actors_of(process.pid)
     process.send_signal(signal.SIGTERM)
     wait_for((tmp_path / "saving").exists, process)
     process.send_signal(signal.SIGTERM)
@@ -125,7 +125,7 @@ checkpoint.save = save
 def test_a_killed_learner_takes_its_actors_along_and_the_run_resumes(in_folder, tmp_path):
     process = in_folder("--set", "log={every: 200, checkpoint_every: 400}")
     wait_for(lambda: len(checkpoints(tmp_path / "run")) == 2, process)
-    actors = _actors_of(process)
+    actors = actors_of(process.pid)
     assert len(actors) == 2
     process.kill()
     _wait_until_gone(actors, 2.0)
@@ -146,7 +146,7 @@ def test_a_whole_group_may_be_stopped_for_long_and_killed_at_once(in_folder, tmp
     os.killpg(process.pid, signal.SIGCONT)
     wait_for(_is_training(tmp_path, lines + 20), process)
     assert {row["actor_restarts"] for row in metrics(tmp_path / "run", "train")} == {0}
-    actors = _actors_of(process)
+    actors = actors_of(process.pid)
     for pid in (process.pid, *(actor.pid for actor in actors)):  # what has a name there would outlive them
         assert "/dev/shm/" not in Path(f"/proc/{pid}/maps").read_text()
     os.killpg(process.pid, signal.SIGKILL)

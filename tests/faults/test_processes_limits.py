@@ -1,11 +1,9 @@
 """A slow learner, slow actors, a long evaluation, too little of something, runs that end in odd ways."""
 
-import contextlib
 import os
 import resource
 import time
 
-import psutil
 import pytest
 from actor_envs import Counting, CountingBy, Slow
 from process_sessions import SMALL, assert_real, begun, spec_of
@@ -15,6 +13,7 @@ from hotloop.errors import SpecError
 from hotloop.pipelines.actor_parcels import transitions_ahead
 from hotloop.pipelines.processes import parcels_of
 from hotloop.runs.store import InFolder
+from process_tree import actors_of
 
 pytestmark = [pytest.mark.less_optimised, pytest.mark.usefixtures("in_time", "nothing_left")]
 
@@ -110,10 +109,10 @@ def test_a_run_that_fails_as_it_begins_leaves_no_actor(where, tmp_path, monkeypa
         raise OSError("no such disk")
 
     monkeypatch.setattr(InFolder, where, fail)
-    before = _actors()
+    before = actors_of()
     with pytest.raises(OSError, match="no such disk"):
         hotloop.train(SMALL, out=tmp_path / "run", **TWO)
-    assert _actors() == before == []
+    assert actors_of() == before == []
 
 
 def test_two_runs_at_once_do_not_disturb_each_other():
@@ -126,11 +125,3 @@ def test_two_runs_at_once_do_not_disturb_each_other():
             assert_real(items)
             assert {int(pid) for pid in items.s_tm1.reshape(-1, 4)[:, 0]} == set(session.supply.crew.pids())
             assert sum(session.supply.crew.restarts_of()) == 0
-
-
-def _actors():
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # one that another test has left is gone, or a zombie
-            found += [child.pid] if any("actor_process" in word for word in child.cmdline()) else []
-    return found

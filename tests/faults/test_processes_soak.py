@@ -12,6 +12,7 @@ from process_sessions import SMALL
 
 import hotloop
 from hotloop.progress import Silent
+from process_tree import actors_of
 
 MiB = 1 << 20
 
@@ -28,7 +29,7 @@ class _Watching(Silent):
         self.memory.append(self.process.memory_info().rss / MiB)
         self.files.append(len(os.listdir("/proc/self/fd")))
         self.threads.append(self.process.num_threads())
-        actors = _actors()
+        actors = actors_of()
         self.of_actors += [(actor.pid, size) for actor in actors if (size := _size(actor)) is not None]
         passed = time.monotonic() - self.began
         if actors and self.killed < self.kills * passed / self.seconds:
@@ -40,18 +41,6 @@ class _Watching(Silent):
 
     def is_over(self, _):
         return hotloop.STOP if time.monotonic() - self.began > self.seconds else None
-
-
-def _actors():
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if any("actor_process" in word for word in _words(child))]
-
-
-def _words(process):
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
 
 
 def _size(process):

@@ -5,11 +5,11 @@ import random
 import signal
 import threading
 
-import psutil
 import pytest
 
 import hotloop
 from hotloop.progress import Silent
+from process_tree import actors_of
 
 
 class Quiet(Silent):
@@ -25,7 +25,7 @@ def test_cartpole_is_solved_while_actors_are_killed(tmp_path):
 
     def kill():
         while not over.wait(3.0 + 3.0 * chance.random()):
-            if pids := _actors():
+            if pids := [actor.pid for actor in actors_of()]:
                 killed.append(chance.choice(pids))
                 os.kill(killed[-1], signal.SIGKILL)
 
@@ -41,14 +41,3 @@ def test_cartpole_is_solved_while_actors_are_killed(tmp_path):
     assert run.return_mean >= 475
     assert len(killed) >= 2
     assert "was killed by SIGKILL" in (tmp_path / "run" / "notices.log").read_text()
-
-
-def _actors():
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        try:
-            if any("actor_process" in word for word in child.cmdline()):
-                found.append(child.pid)
-        except psutil.Error:
-            continue
-    return found

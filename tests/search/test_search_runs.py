@@ -13,6 +13,8 @@ import pytest
 import yaml
 from hotloop_process import DAYS, TINY, finish, metrics, start, strict_json, wait_for
 
+from process_tree import children_of
+
 SMALL = {
     **TINY,
     "evaluation": {"every": 200, "episodes": 4, "max_steps": 50},
@@ -31,6 +33,11 @@ def searches(tmp_path):
         return start(*words, cwd=tmp_path, before="import os; os.setpgid(0, 0)")
 
     return begin
+
+
+def _trials_of(process):
+    """The processes of trials that a search has running."""
+    return [child for child, command in children_of(process.pid) if "spawn_main" in command]
 
 
 def trials_of(tmp_path):
@@ -79,7 +86,7 @@ def test_killed_in_mid_trial_it_goes_on_and_no_process_is_left(searches, tmp_pat
     running = tmp_path / "out" / "trials" / "001" / "metrics.jsonl"
     wait_for(lambda: running.is_file() and trials_of(tmp_path) and running.stat().st_size, process)
     children = psutil.Process(process.pid).children(recursive=True)
-    assert len([child for child in children if "spawn_main" in " ".join(child.cmdline())]) >= 1
+    assert _trials_of(process)
     first, before = (tmp_path / "out/trials/000/metrics.jsonl").read_bytes(), trials_of(tmp_path)
     process.kill()
     process.communicate()
@@ -147,11 +154,7 @@ def test_a_trial_whose_process_is_killed_fails_and_the_search_goes_on(searches, 
     process = searches(space, "--trials", 2, "--parallel", 1, "--json", seed=SEED_OF_SHORT_THEN_LONG)
     running = tmp_path / "out" / "trials" / "001" / "metrics.jsonl"
     wait_for(lambda: running.is_file() and running.stat().st_size, process)
-    [trial] = [
-        child
-        for child in psutil.Process(process.pid).children(recursive=True)
-        if "spawn_main" in " ".join(child.cmdline())
-    ]
+    [trial] = _trials_of(process)
     trial.kill()
     told = finish(process).json
     assert (told["completed"], told["failed"]) == (1, 1)

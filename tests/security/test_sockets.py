@@ -1,7 +1,8 @@
 """Training opens no port and talks to nobody."""
 
-import psutil
 from hotloop_process import DAYS, finish, start, wait_for
+
+from process_tree import sockets_of
 
 
 def test_a_training_process_opens_no_socket(tmp_path, spec_file):
@@ -10,7 +11,7 @@ def test_a_training_process_opens_no_socket(tmp_path, spec_file):
     lines = tmp_path / "run" / "metrics.jsonl"
 
     def is_training():
-        seen.extend(_sockets(process.pid))
+        seen.extend(sockets_of(process.pid))
         return lines.is_file() and lines.read_text().count("\n") > 20
 
     wait_for(is_training, process)
@@ -22,12 +23,6 @@ def test_a_training_process_opens_no_socket(tmp_path, spec_file):
 def test_a_socket_would_be_seen(tmp_path, spec_file):
     listening = "import socket; s = socket.create_server(('127.0.0.1', 0))"
     process = start("train", "tiny.yaml", "--steps", str(DAYS), cwd=tmp_path, before=listening)
-    assert wait_for(lambda: _sockets(process.pid), process)
+    assert wait_for(lambda: sockets_of(process.pid), process)
     process.kill()
     finish(process)
-
-
-def _sockets(pid):
-    tree = [psutil.Process(pid)]
-    tree += tree[0].children(recursive=True)
-    return [connection for process in tree for connection in process.net_connections(kind="inet")]

@@ -1,0 +1,1 @@
+"""The doctor for anyone's training script, unchanged."""

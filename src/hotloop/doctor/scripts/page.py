@@ -1,0 +1,42 @@
+"""The report on a script as one page that needs nothing else."""
+
+import html
+import shlex
+
+from hotloop.doctor.causes import verdict_of
+from hotloop.doctor.page import draw_shares, in_letters, lines_of_code, table_of, whole_page
+from hotloop.doctor.report import TITLES, cells_of, verdict_named
+from hotloop.doctor.scripts.diagnosis import ScriptDiagnosis
+from hotloop.doctor.scripts.findings import Found
+from hotloop.doctor.scripts.report import footing, next_step, tried_in_words, why
+
+
+def page_of(diagnosis: ScriptDiagnosis) -> str:
+    """All of it."""
+    found = diagnosis.found
+    named, words = verdict_named(found.causes)
+    verdict = verdict_of(found.causes)
+    box = [("verdict", f"{named}: {words}"), ("why", why(found)), ("next", next_step(found))]
+    parts = []
+    if found.causes:
+        parts = [
+            f'<p><img alt="where the time goes" src="data:image/png;base64,{_picture(found)}"></p>',
+            "<h2>Where the time goes</h2>",
+            table_of(("cause", *TITLES), [(cause.cause, *cells_of(cause)) for cause in found.causes]),
+        ]
+    if verdict is not None:
+        parts += lines_of_code([verdict], "share of the time")
+    if tried := tried_in_words(diagnosis):
+        parts += ["<h2>Tried</h2>", *(f"<p>{html.escape(line)}</p>" for line in tried)]
+    return whole_page(shlex.join(found.attended.command), box, parts, [footing(found)])
+
+
+def _picture(found: Found) -> str:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 0.6 + 0.4 * len(found.causes)), layout="constrained")
+    draw_shares(axes, found.causes, {cause.stage for cause in found.causes}, "% of the training thread's time")
+    return in_letters(figure)

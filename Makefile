@@ -24,7 +24,7 @@ soak: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow tests/faults/test_processes_kills.py tests/faults/test_processes_soak.py
 
 bench: $(VENV)/.test
-	for name in update qloss slm_lab train iteration startup family learning flood env snake treasure sfc sum_tree replay transport processes actors pixels emulators mario; do $(BIN)/hotloop bench $$name || exit 1; done
+	for name in update qloss slm_lab train iteration startup family learning flood env snake treasure sfc sum_tree replay transport processes actors pixels emulators mario doctor tune doctor_scripts; do $(BIN)/hotloop bench $$name || exit 1; done
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

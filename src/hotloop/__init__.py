@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hotloop.api import profile_env, resume, slm_lab
+    from hotloop.api import diagnose, profile_env, resume, slm_lab, tune
     from hotloop.listeners import STOP, Listener
     from hotloop.registry import (
         Entry,
@@ -27,6 +27,7 @@ __all__ = [
     "NetworkRecord",
     "Spec",
     "TorsoRecord",
+    "diagnose",
     "load",
     "load_spec",
     "profile",
@@ -39,6 +40,7 @@ __all__ = [
     "search",
     "slm_lab",
     "train",
+    "tune",
 ]
 
 _PUBLIC = {
@@ -50,6 +52,8 @@ _PUBLIC = {
     "resume": "hotloop.api",
     "load": "hotloop.api",
     "profile": "hotloop.api",
+    "diagnose": "hotloop.api",
+    "tune": "hotloop.api",
     "profile_env": "hotloop.api",
     "search": "hotloop.searching.run",
     "slm_lab": "hotloop.api",

@@ -27,6 +27,7 @@ from hotloop.spec.reading import OWN_ENV, fields_of_sections, load_spec, plugins
 if TYPE_CHECKING:
     from hotloop.agent import Agent
     from hotloop.assembly import Assembly, Own, PipelineChoice
+    from hotloop.doctor.tuning import Tuned
     from hotloop.driver import Driver
     from hotloop.engines.jax.modules import Module
     from hotloop.envs.gym_types import Given
@@ -211,6 +212,41 @@ def profile(
         raise SpecError(refusal)
     with _driver(asked) as driver:
         return _profiled(driver, trace=trace)
+
+
+def diagnose(
+    spec: Source,
+    *,
+    minutes: float = 3.0,
+    network: "Module | Mapping[str, object] | None" = None,
+    env: GivenEnv | None = None,
+    reporter: Reporter | None = None,
+    **overrides: object,
+) -> Figures:
+    """Say why a run of the spec is slow and what would help, as `hotloop doctor --json` does; keeps nothing of it."""
+    _refuse_misspelt(overrides, diagnose)
+    asked = _asked(spec, None, network, env, reporter, overrides)
+    from hotloop.doctor import diagnosis, report
+
+    return report.figures_of(diagnosis.diagnose(asked.spec, asked.own, minutes, asked.reporter))
+
+
+def tune(
+    spec: Source,
+    *,
+    minutes: float = 5.0,
+    env: GivenEnv | None = None,
+    reporter: Reporter | None = None,
+    **overrides: object,
+) -> "Tuned":
+    """Look for settings with which the spec trains faster and learns the same: `.spec`, `.changes`, `.gain`."""
+    _refuse_misspelt(overrides, tune)
+    asked = _asked(spec, None, None, env, reporter, overrides)
+    if asked.own.env is not None:
+        raise SpecError("tune tries settings in processes of their own: name the env by its id (module:Id)")
+    from hotloop.doctor import tuning
+
+    return tuning.tune(asked.spec, minutes, asked.reporter)
 
 
 def _profiled(driver: "Driver", *, trace: bool) -> Run:

@@ -319,11 +319,15 @@ class Player:
 
     def open_one_env(self) -> "HostEnvs":
         """One Gymnasium env as those that are trained on, in this process; whoever asked closes it."""
+        now = self.spec.env.vectorization
+        return self.open_envs(1, "sync" if now in ("threads", "async") else now)
+
+    def open_envs(self, count: int, vectorization: str) -> "HostEnvs":
+        """So many Gymnasium envs as those that are trained on, multiplied in this way; whoever asked closes them."""
         from hotloop.envs.host import open_envs
 
         env = self.spec.env
-        alone = "sync" if env.vectorization in ("threads", "async") else env.vectorization
-        return open_envs(self._trained_env_id, 1, env.options, alone, observe=env.observe)
+        return open_envs(self._trained_env_id, count, env.options, vectorization, observe=env.observe)
 
     def _look_at_team(self) -> "TeamSpaces":
         """The spaces of an env with several agents, of which one is made and closed again."""

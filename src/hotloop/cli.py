@@ -1,5 +1,6 @@
 """The command line. Each command imports what it needs when it runs, so that help is instant."""
 
+import contextlib
 import json
 import os
 import re
@@ -7,10 +8,11 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from hotloop.answers import answers_apart
 from hotloop.errors import ActorsFailed, HotloopError, SpecError
 from hotloop.interrupts import INTERRUPTED, EndsTheCommand, Interrupts
 
@@ -38,7 +40,23 @@ NameArgument = Annotated[
     str | None, typer.Argument(metavar="NAME", help="Which spec of a file of SLM-Lab's; the only one by default.")
 ]
 VarOption = Annotated[list[str] | None, typer.Option("--var", metavar="k=v", help="Fill a ${k} of SLM-Lab's file.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+_answers: TextIO | None = None
+"""Where JSON goes while all else that is printed goes to standard error."""
+
+
+def _keep_stdout_for_json(wanted: bool) -> bool:
+    """Whatever envs and packages print, --json prints one object and nothing else."""
+    global _answers
+    if wanted and _answers is None and sys.stdout is sys.__stdout__:  # no one else has taken its place
+        with contextlib.suppress(OSError):  # it may be closed
+            _answers = answers_apart()
+    return wanted
+
+
+JsonOption = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object as the last line of stdout.", callback=_keep_stdout_for_json),
+]
 SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="a.b=c", help="Override a field of the spec.")]
 EnvOption = Annotated[str | None, typer.Option(help="Env id; alone, trains the default spec on it.")]
 StepsOption = Annotated[int | None, typer.Option(help="Env steps in all (stop.steps).")]
@@ -402,6 +420,7 @@ def schema(plugin: PluginOption = None) -> None:
 
 @app.command()
 def doctor(
+    context: typer.Context,
     spec: SpecArgument = None,
     env: EnvOption = None,
     set_: SetOption = None,
@@ -411,9 +430,30 @@ def doctor(
     actors: ActorsOption = None,
     minutes: Annotated[float, typer.Option(help="About how long it may take.")] = 3.0,
     out: Annotated[Path | None, typer.Option(help="Folder for doctor.html and doctor.json; must not exist.")] = None,
+    quiet: Annotated[bool, typer.Option(help="Of a script: do not show what it prints.")] = False,
+    verify: Annotated[
+        bool, typer.Option(help="Of a script: run it again with remedies that need no edit, in a copy of this folder.")
+    ] = False,
+    compare: Annotated[
+        tuple[Path, Path] | None, typer.Option(help="Two reports (doctor.json), before and after; nothing is run.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say why a run is slow and which settings make it faster: predicted, then measured. Keeps nothing but --out."""
+    """Say why a run is slow and which settings make it faster: predicted, then measured. Keeps nothing but --out.
+
+    hotloop doctor [--minutes M] [--quiet] [--verify] -- python train.py …: the same of anyone's script, unchanged.
+    """
+    if compare is not None:
+        from hotloop.doctor.compare import compared, print_compared
+
+        between = compared(*compare)
+        _print_json(between) if as_json else print_compared(between, _console())
+        return
+    if context.obj is not None:
+        if spec is not None or env is not None or set_:
+            raise SpecError("either a spec or a command after --, not both")
+        _doctor_of_script(context.obj, minutes, out, quiet=quiet, verifies=verify, as_json=as_json)
+        return
     from hotloop.assembly import Own
     from hotloop.doctor.diagnosis import diagnose
     from hotloop.doctor.report import figures_of, print_report
@@ -422,27 +462,118 @@ def doctor(
 
     short = {"engine": engine, "pipeline": pipeline, "actors.count": actors}
     parsed = _read_spec(spec, set_, {"env.id": env, "seed": seed, **short})
-    if minutes <= 0:
-        raise SpecError(f"--minutes is {minutes:g}, expected more than 0")
-    if out is not None:
-        if out.exists():
-            raise SpecError(f"--out {out}: there is something already; name a folder that does not exist")
-        out.mkdir(parents=True)
+    _require_minutes(minutes)
+    _make_new(out)
     look_in_current_folder(parsed.env.id)
     with Terminal() as reporter:
         found = diagnose(parsed, Own(), minutes, reporter)
     report = figures_of(found)
-    if out is not None:
-        from hotloop.doctor.page import write_page
-
-        (out / "doctor.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        write_page(found, out / "doctor.html")
     if as_json:
         _print_json(report)
-        return
-    print_report(found, _console())
+    else:
+        print_report(found, _console())
     if out is not None:
-        print(f"  page       {out / 'doctor.html'}")
+        from hotloop.doctor.page import page_of
+
+        _write(out / "doctor.json", json.dumps(report, indent=1) + "\n")
+        _write(out / "doctor.html", page_of(found))
+        if not as_json:
+            print(f"  page       {out / 'doctor.html'}")
+
+
+def _doctor_of_script(
+    command: list[str], minutes: float, out: Path | None, *, quiet: bool, verifies: bool, as_json: bool
+) -> None:
+    from hotloop.doctor.scripts.diagnosis import diagnose_script
+    from hotloop.doctor.scripts.report import figures_of, print_report
+    from hotloop.progress import Terminal
+
+    _require_minutes(minutes)
+    if not command:
+        raise SpecError("there is no command after --; as in: hotloop doctor -- python train.py")
+    _make_new(out)
+    with Terminal() as reporter:
+        found = diagnose_script(command, minutes, reporter, quiet=quiet, beside_json=as_json, verifies=verifies)
+    report = figures_of(found)
+    if as_json:
+        _print_json(report)
+    else:
+        print_report(found, _console())
+    if out is not None:
+        from hotloop.doctor.scripts.page import page_of
+
+        _write(out / "doctor.json", json.dumps(report, indent=1) + "\n")
+        _write(out / "doctor.html", page_of(found))
+        if found.equivalent is not None and (text := found.equivalent.text()) is not None:
+            _write(out / "hotloop.yaml", text)
+        if not as_json:
+            print(f"  page       {out / 'doctor.html'}")
+    if not found.found.causes and found.found.attended.exit_code:
+        raise typer.Exit(1)  # the script itself failed, before anything was seen of it
+
+
+def _make_new(out: Path | None) -> None:
+    """The folder of a report, if one is wanted."""
+    if out is None:
+        return
+    if out.exists():
+        raise SpecError(f"--out {out}: there is something already; name a folder that does not exist")
+    out.mkdir(parents=True)
+
+
+@app.command()
+def tune(
+    spec: SpecArgument = None,
+    env: EnvOption = None,
+    set_: SetOption = None,
+    minutes: Annotated[float, typer.Option(help="About how long it may take.")] = 5.0,
+    advice: Annotated[
+        bool, typer.Option("--advice", help="Only say which settings suit this machine, with reasons; trains nothing.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="The spec that is written; must not exist.")] = Path("tuned.yaml"),
+    as_json: JsonOption = False,
+) -> None:
+    """Look for settings that make a run faster and leave what it learns as it is; writes tuned.yaml."""
+    from hotloop.envs.naming import look_in_current_folder
+    from hotloop.progress import Terminal
+
+    parsed = _read_spec(spec, set_, {"env.id": env})
+    look_in_current_folder(parsed.env.id)
+    if advice:
+        from hotloop.doctor.advice import advise, print_advice
+
+        found = advise(parsed)
+        _print_json(found.figures()) if as_json else print_advice(found, _console())
+        return
+    from hotloop.doctor.tuning import print_tuned, text_of
+    from hotloop.doctor.tuning import tune as search
+
+    _require_minutes(minutes)
+    if out.exists() or not out.absolute().parent.is_dir():
+        expected = "name a file that does not exist, in a folder that does"
+        raise SpecError(f"--out {out}: there is {'something' if out.exists() else 'no folder for it'}; {expected}")
+    with Terminal() as reporter:
+        tuned = search(parsed, minutes, reporter)
+    written = out if tuned.changes else None
+    if as_json:
+        _print_json(tuned.figures(written))
+    else:
+        print_tuned(tuned, written, _console())
+    if tuned.changes:
+        overrides = {**_parse_set(set_ or []), **({"env.id": env} if env else {})}
+        _write(out, text_of(tuned, spec, overrides))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise HotloopError(f"{path} could not be written: {error}") from None
+
+
+def _require_minutes(minutes: float) -> None:
+    if minutes <= 0:
+        raise SpecError(f"--minutes is {minutes:g}, expected more than 0")
 
 
 @app.command()
@@ -472,9 +603,10 @@ def bench(
 
 def main() -> None:
     """Run a command; bad input is one line on stderr and exit code 2, Ctrl-C before or after a run one line and 130."""
+    arguments, command = _and_command(sys.argv[1:])
     with EndsTheCommand() as interrupts:
         try:
-            app()
+            app(arguments, obj=command)
         except HotloopError as error:
             if isinstance(error, ActorsFailed) and error.words:
                 print(error.words.rstrip(), file=sys.stderr)
@@ -484,6 +616,14 @@ def main() -> None:
             if ended.code == INTERRUPTED:  # as typer has it for KeyboardInterrupt
                 print(interrupts.LINE, file=sys.stderr)
             raise
+
+
+def _and_command(arguments: list[str]) -> tuple[list[str], list[str] | None]:
+    """Our own arguments, and someone's command after `doctor … --`, whose options are its own."""
+    if arguments[:1] != ["doctor"] or "--" not in arguments:
+        return arguments, None
+    place = arguments.index("--")
+    return arguments[:place], arguments[place + 1 :]
 
 
 def _read_spec(
@@ -664,7 +804,7 @@ def _about_twice(steps: int) -> int:
 def _print_json(data: "Json") -> None:
     from hotloop.runs.metrics import finite
 
-    typer.echo(json.dumps(finite(data), allow_nan=False))
+    print(json.dumps(finite(data), allow_nan=False), file=_answers or sys.stdout, flush=True)
 
 
 def _one_line(error: Exception) -> str:

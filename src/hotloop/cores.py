@@ -2,7 +2,9 @@
 
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 GROUPS, OF_PROCESS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -13,9 +15,40 @@ def usable_cores() -> int:
     return max(1, min([bound, *(math.ceil(quota) for quota in _quotas())]))
 
 
+class Throttled(NamedTuple):
+    """What a control group counts of the times that its processes had used up their share."""
+
+    group: str
+    periods: int
+    """In which it had something to do."""
+    throttled: int
+    """Periods in which it was held back."""
+    seconds: float
+    """That cores of it were held back for, all of them together."""
+
+
+def throttled_by_groups() -> dict[str, Throttled]:
+    """Of each control group that counts it, in version 1 and in version 2."""
+    found: dict[str, Throttled] = {}
+    for group, _ in _groups():
+        try:
+            counts = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
+            periods, throttled = int(counts["nr_periods"]), int(counts["nr_throttled"])
+            seconds = int(counts.get("throttled_usec", 0)) / 1e6 + int(counts.get("throttled_time", 0)) / 1e9
+        except (OSError, ValueError, KeyError):  # a group without a limit may not count
+            continue
+        found[str(group)] = Throttled(str(group), periods, throttled, seconds)
+    return found
+
+
 def _quotas() -> list[float]:
-    """Cores that each control group with a limit lets its processes use at once, in version 1 and in version 2."""
-    found: list[float] = []
+    """Cores that each control group with a limit lets its processes use at once."""
+    return [quota for group, files in _groups() if (quota := _quota(group, files)) is not None]
+
+
+def _groups() -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """The control groups that this process is in, on every level, and their files of a limit: those of version 1, and
+    of version 2."""
     for line in OF_PROCESS.read_text().splitlines() if OF_PROCESS.exists() else []:
         _, controllers, name = line.split(":", 2)
         if controllers != "" and "cpu" not in controllers.split(","):
@@ -24,9 +57,8 @@ def _quotas() -> list[float]:
         files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
         folder = root / name.lstrip("/")
         for group in (folder, *folder.parents):
-            if group.is_relative_to(root) and (quota := _quota(group, files)) is not None:
-                found.append(quota)
-    return found
+            if group.is_relative_to(root):
+                yield group, files
 
 
 def _quota(group: Path, files: tuple[str, ...]) -> float | None:

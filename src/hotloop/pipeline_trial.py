@@ -27,6 +27,7 @@ import numpy as np
 
 from hotloop.assembly import Assembly, Own, PipelineChoice
 from hotloop.cores import usable_cores
+from hotloop.envs.random_actions import random_actions
 from hotloop.errors import SpecError, said
 from hotloop.progress import Reporter
 from hotloop.spec import Spec
@@ -159,7 +160,7 @@ def look_at_one(assembly: Assembly) -> Look:
             envs.mask_actions(spec.env.id)
         envs.reset(spec.seed)
         to_open, actions = time.perf_counter() - began, np.random.default_rng(spec.seed)
-        _act(envs, actions)  # in which it may make what it needs
+        act_at_random(envs, actions)  # in which it may make what it needs
         of_step, of_processor = min(_round(envs, actions) for _ in range(ROUNDS))
         return Look(to_open, of_step, min(1.0, of_processor / of_step))
     finally:
@@ -170,15 +171,15 @@ def _round(envs: "HostEnvs", actions: np.random.Generator) -> tuple[float, float
     """Seconds of a step, on average, and seconds of the processor."""
     began, used, steps = time.perf_counter(), time.process_time(), 0
     while True:
-        _act(envs, actions)
+        act_at_random(envs, actions)
         steps, passed = steps + 1, time.perf_counter() - began
         if steps == STEPS_OF_ROUND or passed > SECONDS_OF_ROUND:
             return passed / steps, (time.process_time() - used) / steps
 
 
-def _act(envs: "HostEnvs", actions: np.random.Generator) -> None:
-    legal = np.arange(envs.actions.size) if envs.legal is None else np.flatnonzero(envs.legal[0])
-    envs.step(actions.choice(legal, size=1))
+def act_at_random(envs: "HostEnvs", actions: np.random.Generator) -> None:
+    """Step all envs by legal actions; they begin anew by themselves."""
+    envs.step(random_actions(envs.actions.size, envs.num_envs, envs.legal, actions))
 
 
 # -- trials ---------------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ def _compared(here: str, spec: Spec, own: Own, look: Look) -> PipelineChoice:
         why = f"measured: {speed:,.0f} env steps/s, {ELSEWHERE} with {actors} would bring {at_best:.2f}x at best"
         if at_best >= WORTH_TRYING:
             with_actors = spec.with_field("actors.count", count)
-            there = _tried(with_actors, own, _in_short_parcels(with_actors, look), until).env_steps_per_s
+            there = _tried(with_actors, own, with_short_parcels(with_actors, look), until).env_steps_per_s
             if there >= WORTH_TAKING * speed:
                 why = f"measured: {there:,.0f} env steps/s with {actors} against {speed:,.0f} of {here}"
                 return PipelineChoice(ELSEWHERE, why, is_measured=True, actors=count)
@@ -248,7 +249,7 @@ def _steps_to_learn(spec: Spec) -> int:
     return min(spec.replay.start, spec.replay.batch_size + spec.env.num_envs * spec.replay.n_step)
 
 
-def _in_short_parcels(spec: Spec, look: Look) -> dict[str, object]:
+def with_short_parcels(spec: Spec, look: Look) -> dict[str, object]:
     """What a trial with actors changes: parcels that come often, and a mistake of an env is soon the end."""
     from hotloop.pipelines.actor_parcels import room_of, steps_per_parcel
     from hotloop.pipelines.processes import actors_of

@@ -30,10 +30,15 @@ class EngineRecord(NamedTuple):
     """`make(spec, obs, num_actions, network) -> Engine` (`hotloop.engines.protocol`)."""
     start: str
     """`start(spec, steps_meanwhile) -> dict`: called before it is made; says what was chosen of threads and devices."""
+    threads: str
+    """`choose_threads(spec) -> int`: with how many it computes on a CPU unless the environment says otherwise."""
     about: str
     """One line about it."""
     trace: str
     """`trace(folder)`: a context manager in which its own profiler looks on; gives a `Trace` (`engines.tracing`)."""
+    floor: str
+    """`floor(engine, lesson) -> Products`: how long the matrix products of a gradient step take by themselves
+    (`engines.products`); of the lesson, a `Lesson` of `engines.protocol`, only shapes count."""
     has_programs: bool = True
     """Whether it can be a part of programs on the device; if not, device envs are stepped from the host."""
     refuses: Mapping[str, str] = MappingProxyType({})
@@ -178,14 +183,18 @@ ENGINES: Mapping[str, EngineRecord] = {
     "jax": EngineRecord(
         make="hotloop.engines.jax.host:make_engine",
         start="hotloop.engines.jax.setup:start",
+        threads="hotloop.engines.jax.setup:choose_threads",
         about="XLA; flat vectors; K gradient steps a call",
         trace="hotloop.engines.jax.tracing:trace",
+        floor="hotloop.engines.jax.floor:seconds_of_products",
     ),
     "torch": EngineRecord(
         make="hotloop.engines.torch.engine:make_engine",
         start="hotloop.engines.torch.setup:start",
+        threads="hotloop.engines.torch.setup:choose_threads",
         about="PyTorch, eager or compiled; for envs on the host, and networks that are a torch.nn.Module",
         trace="hotloop.engines.torch.tracing:trace",
+        floor="hotloop.engines.torch.floor:seconds_of_products",
         has_programs=False,
         refuses={
             "on_policy": "rollouts are learned from in a program on the device; use engine jax",
@@ -257,6 +266,14 @@ BENCHES: Mapping[str, Entry] = {
         "hotloop.bench.sfc:run", "service function chains: a gradient step, decisions, the time of 50 of them"
     ),
     "pixels": Entry("hotloop.bench.pixels:run", "Pong by each pipeline and by SB3; acting against the bare emulator"),
+    "doctor": Entry(
+        "hotloop.bench.doctor:run", "planted slow runs: is the doctor's verdict right, and its predictions?"
+    ),
+    "doctor_scripts": Entry(
+        "hotloop.bench.doctor_scripts:run",
+        "planted slow scripts: verdicts, lines, predictions against the script put right",
+    ),
+    "tune": Entry("hotloop.bench.tune:run", "does `hotloop tune` bring what it says, and never less?"),
     "emulators": Entry(
         "hotloop.bench.emulators:run", "the share of bare emulators that envs and training reach: Pong and Mario"
     ),

@@ -8,7 +8,9 @@ uses no processor: its actors have made what they were allowed to make ahead, an
 
 import contextlib
 import json
+import math
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -21,9 +23,12 @@ from typing import TypedDict
 
 import psutil
 
+from hotloop.answers import answers_apart
 from hotloop.assembly import Assembly, Own
+from hotloop.engines.jax.setup import VARIABLES
 from hotloop.envs.naming import look_in_current_folder
 from hotloop.errors import HotloopError
+from hotloop.interrupts import end_is_wanted, interrupts_held_back
 from hotloop.pipelines.actor_figures import WORKS
 from hotloop.pipelines.session import Session
 from hotloop.pipelines.supply import InProcesses, Supply
@@ -32,13 +37,12 @@ from hotloop.registry import imported
 from hotloop.runs.metrics import Metrics
 from hotloop.spec import Spec
 from hotloop.spec.reading import load_spec
-from hotloop.transport.protocol import ActorState, ActorStatus
+from hotloop.transport.protocol import ActorStatus
 from hotloop.trial import begun, measured, warm_up
 
-CHOSEN_BY_A_RUN = ("XLA_FLAGS", "PJRT_NPROC")
-REST_SECONDS = 20.0
-"""Actors that are allowed nothing more are at rest within this time, or something is wrong."""
-PATIENCE, WAIT_FOR_WORDS = 60.0, 5.0
+SHARES_A_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""Trainings side by side take the memory of a GPU as they need it."""
+PATIENCE, WAIT_FOR_WORDS, LOOKS_EVERY = 60.0, 5.0, 0.2
 
 
 @dataclass(frozen=True)
@@ -90,25 +94,29 @@ class Trainer:
     """The other process, seen from here."""
 
     def __init__(self, orders: Orders) -> None:
-        kept = {name: value for name, value in os.environ.items() if name not in CHOSEN_BY_A_RUN}
+        kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
         # -P: the current folder hides no module of Python's; `serve` looks there for the env alone.
         command = [sys.executable, "-P", "-m", "hotloop.trainer_process", json.dumps(asdict(orders))]
+        self._was_asked = False
         self._errors = tempfile.TemporaryFile(prefix="hotloop-trainer-")  # noqa: SIM115  # closed with it
-        self._process = subprocess.Popen(
-            command,
-            env={**kept, **orders.variables},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
+        with interrupts_held_back():  # it ends when it is told to
+            self._process = subprocess.Popen(
+                command,
+                env={**SHARES_A_GPU, **kept, **orders.variables},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+            )
 
-    def train(self, seconds: float) -> Figures:
-        """Go on for so long, and say how fast that was; TrainingEnded if it cannot."""
+    def train(self, seconds: float, patience: float = math.inf) -> Figures:
+        """Go on for so long, and say how fast that was; TrainingEnded if it cannot, or if that takes much longer."""
         assert self._process.stdin
         assert self._process.stdout
+        self._was_asked = True
         try:
             print(json.dumps(seconds), file=self._process.stdin, flush=True)
+            self._wait_for_answer(seconds + patience)
             answer = self._process.stdout.readline()
         except OSError:  # nobody is there to be asked
             answer = ""
@@ -116,6 +124,16 @@ class Trainer:
             raise TrainingEnded(f"a training ended early: {self._last_words()}")
         figures: Figures = json.loads(answer)
         return figures
+
+    def _wait_for_answer(self, seconds: float) -> None:
+        """Until there is one; after so long, or if a signal asks for the end, the process ends: TrainingEnded."""
+        assert self._process.stdout
+        until = time.monotonic() + seconds
+        while not select.select([self._process.stdout], [], [], LOOKS_EVERY)[0]:
+            if end_is_wanted() or time.monotonic() > until:
+                self._process.kill()
+                why = "a signal asked for the end" if end_is_wanted() else f"it said nothing for {seconds:.0f} s"
+                raise TrainingEnded(f"a training was ended: {why}")
 
     def _last_words(self) -> str:
         """The last line that the process said of itself."""
@@ -130,6 +148,8 @@ class Trainer:
         assert self._process.stdin
         with contextlib.suppress(OSError):
             self._process.stdin.close()
+        if not self._was_asked:  # it may still compile for someone who does not want to know any more
+            self._process.kill()
         try:
             self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -191,15 +211,8 @@ class Turns:
 
     def _come_to_rest(self) -> None:
         """Until all actors wait for an allowance."""
-        until = time.monotonic() + REST_SECONDS
-        while not all(_is_at_rest(status) for status in _statuses(self._actors)):
-            if time.monotonic() > until:
-                raise TimeoutError(f"actors are not at rest after {REST_SECONDS:.0f} s: {_statuses(self._actors)}")
-            time.sleep(0.01)
-
-
-def _is_at_rest(status: ActorStatus) -> bool:
-    return status.state == ActorState.WAIT and status.transitions >= status.allowance
+        if self._actors is not None:
+            self._actors.come_to_rest()
 
 
 def _statuses(supply: Supply | None) -> list[ActorStatus]:
@@ -218,12 +231,16 @@ def _shares(before: list[ActorStatus], after: list[ActorStatus]) -> dict[str, fl
 def _processor_seconds() -> tuple[float, float]:
     """Of this process, and of those that it has started."""
     here = psutil.Process()
-    used = [sum(process.cpu_times()[:2]) for process in (here, *here.children(recursive=True))]
-    return used[0], sum(used[1:])
+    others = 0.0
+    for process in here.children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            others += sum(process.cpu_times()[:2])
+    return sum(here.cpu_times()[:2]), others
 
 
 def serve(orders: Orders) -> None:
     """Train as asked on standard input until it ends."""
+    answers = answers_apart()
     env = None if orders.env is None else partial(imported(orders.env), **orders.arguments)
     spec = load_spec(orders.preset or {}, dict(orders.spec), imports_plugins=True)
     look_in_current_folder(spec.env.id)
@@ -231,7 +248,7 @@ def serve(orders: Orders) -> None:
         metrics = Metrics(Path(folder))
         turns = Turns(begun(assembly), assembly.spec, metrics)
         for line in sys.stdin:
-            print(json.dumps(turns.take(float(line))), flush=True)
+            print(json.dumps(turns.take(float(line))), file=answers, flush=True)
         metrics.close()
 
 

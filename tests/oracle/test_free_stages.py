@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import gymnasium as gym
 import numpy as np
 import pytest
+from plain_envs import Masked
 
 from hotloop.assembly import Assembly, Own
-from hotloop.doctor.free_on_device import STAND_INS, FreeOnDevice
+from hotloop.doctor.free_on_device import BY_STAGES, FreeOnDevice
 from hotloop.doctor.free_on_host import RECORDED, FreeOnHost
 from hotloop.pipelines.device_session import DeviceSession
 from hotloop.pipelines.host_run import HostRun
@@ -29,28 +30,14 @@ BY_PRIORITY = {"replay.sampling": {"kind": "prioritized", "updates_per_draw": 1}
 BLOCKS = 20
 
 
-class Stacked(gym.Env):
-    """Four frames, each a number higher than the last; episodes of seven steps; one action is illegal in each state."""
+class Stacked(Masked):
+    """Four frames, each a number higher than the last."""
 
     observation_space = gym.spaces.Box(0, 255, (4, 16, 16), np.uint8)
-    action_space = gym.spaces.Discrete(3)
 
-    def _seen(self):
+    def shown(self):
         frames = np.arange(self.steps, self.steps + 4, dtype=np.uint8)
-        return np.broadcast_to(frames[:, None, None], (4, 16, 16)).copy(), {"action_mask": self._mask()}
-
-    def _mask(self):
-        return np.arange(3) != self.steps % 3
-
-    def reset(self, *, seed=None, options=None):
-        self.steps = 0
-        return self._seen()
-
-    def step(self, action):
-        assert self._mask()[action], "an illegal action"
-        self.steps += 1
-        obs, info = self._seen()
-        return obs, 1.0, self.steps == 7, False, info
+        return np.broadcast_to(frames[:, None, None], (4, 16, 16)).copy()
 
 
 IMAGES = {
@@ -157,39 +144,81 @@ def test_weights_stay_while_updates_are_free(run):
 
 # -- on the device ----------------------------------------------------------------------------------------
 
-SCOPES = ("select", "step", "insert", "sample", "learn", "prioritize")
+SCOPES = ("select", "step", "insert", "sample", "targets", "learn", "prioritize")
 """Stages by the names that their instructions bear."""
 
 
 def instructions(program) -> Counter:
-    """How many of a compiled program's belong to each stage."""
+    """How many of a compiled program's belong to each stage; copies of one, which fusing makes, count once."""
     found = Counter()
-    for named in re.findall(r'op_name="([^"]*)"', program.as_text()):
+    for named in set(re.findall(r'op_name="([^"]*)"', program.as_text())):
         found.update(set(SCOPES) & set(named.split("/")))
     return found
 
 
-@pytest.mark.parametrize("changes", [{}, BY_PRIORITY], ids=["uniform", "by priority"])
-def test_the_compiler_leaves_out_no_other_stage(changes):
-    spec = load_spec({}, {**SMALL, "env.id": "cartpole", "pipeline": "fused", **changes})
+ON_DEVICE = {
+    "uniform": {**SMALL, "env.id": "cartpole"},
+    "by priority": {**SMALL, "env.id": "cartpole", **BY_PRIORITY},
+    "memory": {
+        **SMALL,
+        "env.id": "cartpole",
+        "network.core": {"kind": "lstm", "size": 8},
+        "replay.sequence": {"length": 4, "burn_in": 2},
+    },
+    "agents": {**SMALL, "env.id": "treasure", "replay.n_step": 2},
+    "rollouts": {
+        "evaluation.every": 0,
+        "network.torso.hidden": [16],
+        "env.id": "cartpole",
+        "env.num_envs": 4,
+        "on_policy": {"steps": 4, "epochs": 2, "minibatches": 2},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.heavy] * (kind == "agents")) for kind in ON_DEVICE]
+)
+def test_the_compiler_leaves_out_no_other_stage(kind):
+    spec = load_spec({}, {**ON_DEVICE[kind], "pipeline": "fused"})
     with Assembly(spec) as assembly:
         session = begun(assembly)
         warm_up(session, assembly.spec)
         assert isinstance(session, DeviceSession)
         free = FreeOnDevice(session)
         whole = instructions(free.program(None))
-        assert all(whole[stage] for stage in ("select", "step", "insert", "sample", "learn"))
-        for stage in STAND_INS:
+        stages = {"select", "step", "sample", "update"} | ({"insert"} if kind != "rollouts" else set())
+        assert set(free.stages) == stages
+        assert {"learn" if stage == "update" else stage for stage in stages} <= set(whole)
+        for stage in stages:
             left, scope = instructions(free.program(stage)), {"update": "learn"}.get(stage, stage)
             assert left[scope] < 0.8 * whole[scope], f"{stage} is still there"
             without = {scope, "prioritize"} if stage == "sample" else {scope}
             for other in set(whole) - without:
                 assert left[other] > 0.7 * whole[other], f"without {stage}, {other} is missing"
-            before = session.read()
-            with free.stages[stage]():
-                session.advance(BLOCKS)
-                now = session.read()
-            assert now.env_steps == before.env_steps + BLOCKS * spec.block_plan.env_steps
-            assert (now.updates > before.updates).all() == (stage != "update")
+            goes_on_without(session, free, stage)
+        session.advance(1)
+
+
+def goes_on_without(session: DeviceSession, free: FreeOnDevice, stage: str) -> None:
+    """Blocks are run without a stage, and gradient steps are taken unless it is that."""
+    before = session.read()
+    with free.stages[stage]():
         session.advance(BLOCKS)
-        assert session.read().env_steps > now.env_steps
+        now = session.read()
+    assert now.env_steps == before.env_steps + BLOCKS * session.spec.block_plan.env_steps
+    assert (now.updates > before.updates).all() == (stage != "update")
+    session.advance(1)
+    assert session.read().env_steps > now.env_steps
+
+
+def test_of_a_block_whose_stages_are_calls_one_is_another_program():
+    with Assembly(load_spec({}, {**SMALL, **BY_PRIORITY, "env.id": "cartpole", "pipeline": "sync"})) as assembly:
+        session = begun(assembly)
+        warm_up(session, assembly.spec)
+        assert isinstance(session, DeviceSession)
+        free, own = FreeOnDevice(session), session.pipeline.runner.programs
+        for stage in free.stages:
+            goes_on_without(session, free, stage)
+            programs = free.program(stage).__self__.runner.programs
+            assert {name for name in own if programs[name] is not own[name]} == set(BY_STAGES[stage])

@@ -27,7 +27,8 @@ from hotloop.bench.mario_original import (
 from hotloop.bench.mario_original_network import PictureNetwork, follow, gflop_of_sample, layers_of, weights_of
 from hotloop.bench.mario_original_pipeline import Pipeline, Ran
 from hotloop.bench.mario_original_replay import ALPHA, BETA, Priorities, StackedReplay, bytes_of, bytes_of_frames
-from hotloop.bench.mario_table import ENVS, hotloop_measured, hotloop_spec, pipeline_measured
+from hotloop.bench.mario_table import ENVS, MOST_ENVS, hotloop_measured, hotloop_spec, pipeline_measured
+from hotloop.blocks import LONGEST_BLOCK
 from hotloop.progress import Silent
 from hotloop.registry import BENCHES
 from hotloop.spec.reading import load_spec
@@ -312,7 +313,9 @@ def test_lines_of_the_table_are_what_was_counted() -> None:
 def test_hotloop_is_given_the_same_work(switches: Switches, per_batch: float) -> None:
     spec = load_spec("mario_128", hotloop_spec(switches, per_batch))
     every = round(1 / spec.updates_per_step)
-    assert every == pytest.approx(max(ENVS, per_batch * switches.accumulates), abs=spec.env.num_envs / 2)
+    wanted = min(MOST_ENVS * LONGEST_BLOCK, max(ENVS, per_batch * switches.accumulates))
+    assert every == pytest.approx(wanted, abs=spec.env.num_envs / 2)
+    assert spec.env.num_envs <= MOST_ENVS
     assert spec.replay.batch_size == switches.batch * switches.accumulates
     assert spec.optimizer.accumulate == switches.accumulates
     assert spec.block_plan.env_steps % every == 0

@@ -20,6 +20,7 @@ from hotloop.errors import DeviceFailed, SpecError
 from hotloop.experience import Item
 from hotloop.spec.reading import parse_spec
 from hotloop.trees import ArraySpec, named_leaves
+from process_tree import children_of
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -48,9 +49,8 @@ _strangers: list[psutil.Process] = []
 
 def helpers() -> list[psutil.Process]:
     """Processes of other devices; what multiprocessing keeps for itself is not one."""
-    children = [child for child in psutil.Process().children(recursive=True) if child not in _strangers]
-    living = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
-    return [child for child in living if "resource_tracker" not in " ".join(child.cmdline())]
+    living = [(child, command) for child, command in children_of() if child not in _strangers]
+    return [child for child, command in living if "resource_tracker" not in command]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,15 @@
 
 import pytest
 
-from hotloop.doctor.model import times_as_fast_without
+from hotloop.doctor.model import (
+    MOST_SAVED,
+    TO_A_THREAD,
+    WARMER,
+    WARMEST,
+    seconds_if_concurrent,
+    times_as_fast_without,
+    warmed,
+)
 
 STAGES = {"select": 1.0, "step": 3.0, "insert": 0.5, "sample": 0.5, "transfer": 0.0, "update": 4.0}
 
@@ -10,6 +18,17 @@ STAGES = {"select": 1.0, "step": 3.0, "insert": 0.5, "sample": 0.5, "transfer": 
 @pytest.mark.parametrize(("stage", "left"), [("step", 7.0), ("update", 6.0), ("sample", 9.5), ("insert", 9.5)])
 def test_in_sync_a_stage_is_taken_out_of_the_sum(stage, left):
     assert times_as_fast_without(stage, "sync", STAGES, whole=10.0) == pytest.approx(10.0 / left)
+
+
+def test_a_large_one_leaves_caches_warm_for_the_others():
+    short = 1e-4
+    assert warmed(0.4 * short, short) == pytest.approx(0.4 * short * (1 - 0.2 * WARMER))
+    assert warmed(0.1 * short, short) == pytest.approx(0.1 * short * WARMEST)
+    assert warmed(0.7 * short, short) == pytest.approx(0.7 * short)
+    stages = {"step": 9e-5, "update": 1e-5}
+    assert times_as_fast_without("step", "sync", stages, whole=1e-4) == pytest.approx(10 / WARMEST)
+    assert warmed(0.1, 1.0) == pytest.approx(0.1 - MOST_SAVED), "long stages warm their caches themselves"
+    assert warmed(0.1, 1.0, together=4) == pytest.approx(0.1 - MOST_SAVED / 4)
 
 
 @pytest.mark.parametrize(
@@ -23,3 +42,18 @@ def test_in_sync_a_stage_is_taken_out_of_the_sum(stage, left):
 )
 def test_side_by_side_the_longer_side_counts(stage, left):
     assert times_as_fast_without(stage, "concurrent", STAGES, whole=5.5) == pytest.approx(5.5 / left)
+
+
+def test_drawing_between_gradient_steps_is_on_the_learners_side():
+    stages = {"step": 5.0, "sample": 0.0, "redraw": 2.5, "update": 3.0}
+    assert times_as_fast_without("sample", "concurrent", stages, whole=5.5) == pytest.approx(5.5 / 5.0)
+
+
+def test_who_holds_pythons_lock_has_gradient_steps_begin_late(monkeypatch):
+    monkeypatch.setattr("sys.getswitchinterval", lambda: 5e-3)
+    stages = {"step": 1e-3, "sample": 1e-4, "update": 1e-3}  # seconds of an env step
+    holds, lets_go = (seconds_if_concurrent(stages, 10, holds_lock=holds) for holds in (True, False))
+    assert lets_go == pytest.approx(1.1e-3 + TO_A_THREAD / 10)
+    assert holds == pytest.approx(lets_go + 5e-4), "a tenth of the interval is of each env step"
+    short = seconds_if_concurrent(stages, 1, holds_lock=True)
+    assert short == pytest.approx(2.1e-3 + TO_A_THREAD), "a block that is over before: one after the other"

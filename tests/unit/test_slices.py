@@ -40,7 +40,7 @@ class Session:
         self.steps += 4 * blocks
 
     def read(self) -> SimpleNamespace:
-        return SimpleNamespace(steps_of_envs=self.steps)
+        return SimpleNamespace(steps_of_envs=self.steps, episodes=np.array([self.steps // 40]))
 
     @contextlib.contextmanager
     def at(self, seconds: float):

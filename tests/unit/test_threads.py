@@ -30,6 +30,12 @@ def test_a_small_mlp_gets_one_thread_and_a_large_one_all_cores():
     assert choose_threads(parse_spec({**WIDE, "replay": {"batch_size": 512}, "seeds": 4})) == 1, "a core for each seed"
 
 
+@pytest.mark.parametrize("choose", [choose_threads, torch_setup.choose_threads])
+def test_the_spec_may_say_how_many(choose):
+    assert choose(parse_spec({"threads": 3})) == 3
+    assert choose(parse_spec({"threads": 1, "network": {"torso": {"kind": "cnn"}}})) == 1
+
+
 @pytest.mark.parametrize(
     ("width", "batch", "threads"),
     [(256, 64, 1), (256, 128, 1), (256, 192, 4), (512, 256, 4), (1024, 64, 1), (1024, 256, 1), (1024, 512, 4)],

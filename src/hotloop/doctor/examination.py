@@ -2,30 +2,45 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import NamedTuple
 
 from hotloop.assembly import Assembly, Own
+from hotloop.doctor.alternatives import Alternatives
+from hotloop.doctor.course import Course, collecting_of, course_of, growth_of
+from hotloop.doctor.env_code import look_into_env
 from hotloop.doctor.free_on_host import FreeOnHost
+from hotloop.doctor.free_team import FreeTeam
+from hotloop.doctor.limits import Limits, limits_of
 from hotloop.doctor.model import ACTING, LEARNING, times_as_fast_without
 from hotloop.doctor.occasions import Occasion, occasions_of
-from hotloop.doctor.slices import Changed, Ratio, compare
+from hotloop.doctor.slices import Changed, Comparison, Ratio, compare
+from hotloop.doctor.watch import Watched
 from hotloop.errors import SpecError
-from hotloop.pipeline_trial import look_at_one, obstacle
+from hotloop.interrupts import end_is_wanted
+from hotloop.pipeline_trial import look_at_one, obstacle, with_short_parcels
 from hotloop.pipelines.device_session import DeviceSession
 from hotloop.pipelines.host_run import HostRun
+from hotloop.pipelines.host_team import HostTeam
+from hotloop.pipelines.process_run import ProcessRun
 from hotloop.pipelines.session import Session
+from hotloop.pipelines.supply import InProcesses
+from hotloop.profiling.figures import EnvProfile
 from hotloop.progress import Reporter
 from hotloop.run_plan import memory_plan
 from hotloop.spec import Spec
 from hotloop.spec.reading import load_spec
 from hotloop.trial import begun, warm_up
 
-LOOKED_INTO = ("sync", "concurrent", "fused")
+LOOKED_INTO = ("sync", "concurrent", "processes", "fused")
 SECONDS_TO_FILL = 5.0
 """For rows of a replay on the host: draws from one that is nearly empty come from the caches."""
 MOST_BLOCKS_TO_DRAW = 10_000
+INTO_ENV, MOST_INTO_ENV = 0.15, 3.0
+"""Share of the time, and seconds at most, for the functions and lines of an env that takes long."""
+TAKES_LONG = 0.2
+"""Share of the slices' time from which on an env's steps do."""
 
 
 class Stage(NamedTuple):
@@ -38,6 +53,8 @@ class Stage(NamedTuple):
     """Times as fast as it is that slices would be without it, by the model; None where there is none."""
     measured: Ratio | None
     """And as they were, with a stand-in that costs nothing."""
+    evidence: tuple[str, ...] = ()
+    """What else was seen of it."""
 
 
 class Examined(NamedTuple):
@@ -58,6 +75,26 @@ class Examined(NamedTuple):
     can_be_elsewhere: bool
     """Whether its envs can be in processes of their own."""
     notices: list[str]
+    watched: Watched
+    """What else the machine did meanwhile."""
+    course: Course | None
+    """Its first slices and its last; None where there were few."""
+    collecting: float
+    """Share of the slices' time that went into garbage collection."""
+    growth: float | None
+    """Bytes of an env step by which the process grows, beyond its replay; None where that is not known."""
+    env_code: EnvProfile | None
+    """Functions and lines of an env on the host, where its steps take long."""
+    at_work: float = 0.0
+    """Seconds of cores that an env step takes, in this process and those that it has started."""
+    limits: Limits | None = None
+    """What this machine can do at the spec's shapes; None where nobody asked."""
+    alternatives: Alternatives = Alternatives()
+    """What stages take done another way, where that was measured."""
+    overhead: float = 0.0
+    """Share of the slices' time that measuring itself took."""
+    actors: int = 0
+    """In processes of their own."""
 
     @property
     def seconds(self) -> float:
@@ -79,41 +116,81 @@ class Examined(NamedTuple):
 
 def examine(spec: Spec, own: Own, seconds: float, reporter: Reporter) -> Examined:
     """Train as the spec says for about so many seconds, and look; nothing of it is kept."""
+    into_env = min(INTO_ENV * seconds, MOST_INTO_ENV)
     until = time.monotonic() + seconds
-    if spec.on_policy is not None or spec.replay.sequence is not None:
-        raise _not_yet("learning without a replay" if spec.on_policy else "a memory")
-    with Assembly(learning_early(spec), own) as assembly:
+    with Assembly(_in_short_parcels(learning_early(spec), own), own) as assembly:
         pipeline = assembly.pipeline_choice.name
         _refuse(assembly, pipeline)
         notices = _notices(assembly, spec)
         with reporter.busy("compiling, and learning for the first time"):
-            env_busy = None if assembly.on_device else look_at_one(assembly).busy
+            of_env = None if assembly.on_device or assembly.spec.agents else look_at_one(assembly)
+            env_busy = None if of_env is None else of_env.busy
             session = begun(assembly)
             warm_up(session, assembly.spec)
-            ways = _ways(session)
-        found = compare(session, ways, until, reporter)
-        with reporter.busy("a line of metrics, a checkpoint, an evaluation"):
-            now_and_then = occasions_of(session, assembly.spec)
+            look = _look_of(assembly, session)
+        found, stages = look(until - (into_env if env_busy is not None else 0.0), reporter)
+        now_and_then, missing, limits = dict[str, Occasion](), list[str](), None
+        if not end_is_wanted():
+            with reporter.busy("a line of metrics, a checkpoint, an evaluation"):
+                now_and_then, missing = occasions_of(session, assembly.spec, found.env_steps_per_s)
+            with reporter.busy("what this machine can do"):
+                limits = limits_of(session, assembly, of_env)
         speed, whole = found.env_steps_per_s, 1 / found.env_steps_per_s
-        if isinstance(session, DeviceSession):
-            stages = {
-                name: Stage(whole * (1 - 1 / ratio.value), False, None, ratio)
-                for name, ratio in found.times_as_fast.items()
-            }
-        else:
-            stages = _of_host(pipeline, found.stage_seconds, whole, found.times_as_fast)
         between = whole - sum(stage.seconds for stage in stages.values() if not stage.is_beside)
+        env_code = None
+        if env_busy is not None and stages["step"].seconds >= TAKES_LONG * whole and not end_is_wanted():
+            with reporter.busy("functions and lines of the env"):
+                env_code = look_into_env(assembly, into_env)
         elsewhere = env_busy is not None and _can_be_elsewhere(assembly)
         machine, rounds = dict(assembly.machine), found.rounds
-    return Examined(spec, pipeline, machine, speed, stages, between, now_and_then, rounds, env_busy, elsewhere, notices)
+        actors = session.supply.form.actors if isinstance(session, InProcesses) else 0
+    return Examined(
+        spec,
+        pipeline,
+        machine,
+        speed,
+        stages,
+        between,
+        now_and_then,
+        rounds,
+        env_busy,
+        elsewhere,
+        [*notices, *missing],
+        watched=found.watched,
+        course=course_of(found.pieces, spec.env.num_envs),
+        collecting=collecting_of(found.pieces),
+        growth=growth_of(found.pieces),
+        env_code=env_code,
+        at_work=found.cores * whole,
+        limits=limits,
+        overhead=found.overhead,
+        actors=actors,
+    )
 
 
 def learning_early(spec: Spec) -> Spec:
     """The spec that learns as soon as it can, that no rule ends and no compiler holds up."""
-    steps = min(spec.replay.start, spec.replay.batch_size + spec.env.num_envs * spec.replay.n_step)
     endless = {"stop.episodes": None, "stop.return_at_least": None, "seeds": 1}
     eager = {"torch.mode": "eager"} if _chooses_mode(spec) else {}
-    return load_spec(spec, {**endless, **eager, "replay.start": steps})
+    early = {} if spec.on_policy else {"replay.start": min(spec.replay.start, _steps_to_learn(spec))}
+    return load_spec(spec, {**endless, **eager, **early})
+
+
+def _in_short_parcels(spec: Spec, own: Own) -> Spec:
+    """The spec whose actors, if there are any, are not so far ahead that a slice would see nothing of them."""
+    if spec.pipeline != "processes":
+        return spec
+    with Assembly(spec, own) as assembly:
+        _refuse(assembly, "processes")
+        return load_spec(spec, with_short_parcels(assembly.spec, look_at_one(assembly)))
+
+
+def _steps_to_learn(spec: Spec) -> int:
+    """Env steps that give a batch, or sequences."""
+    steps, sequence = spec.replay.batch_size + spec.env.num_envs * spec.replay.n_step, spec.replay.sequence
+    if sequence is None:
+        return steps
+    return max(steps, spec.env.num_envs * (sequence.burn_in + sequence.length + 1))
 
 
 def _chooses_mode(spec: Spec) -> bool:
@@ -121,12 +198,10 @@ def _chooses_mode(spec: Spec) -> bool:
 
 
 def _refuse(assembly: Assembly, pipeline: str) -> None:
-    if assembly.spec.agents is not None:
-        raise _not_yet("several agents")
+    if assembly.spec.agents is not None and pipeline == "processes":
+        raise _not_yet("several agents in processes")
     if pipeline not in LOOKED_INTO:
         raise _not_yet(f"pipeline {pipeline}")
-    if pipeline == "sync" and assembly.on_device:
-        raise _not_yet("pipeline sync with an env on the device")
     if refusal := memory_plan(assembly).refusal():
         raise SpecError(refusal)
 
@@ -157,14 +232,37 @@ def _can_be_elsewhere(assembly: Assembly) -> bool:
     return not assembly.has_one_env_only
 
 
+Look = Callable[[float, Reporter], tuple[Comparison, dict[str, Stage]]]
+"""Runs slices until a time, and says what of the run each stage is."""
+
+
+def _look_of(assembly: Assembly, session: Session) -> Look:
+    """All that is made before the first slice."""
+    if isinstance(session, ProcessRun):
+        from hotloop.doctor.look_at_processes import look_at_processes
+
+        return look_at_processes(assembly, session)
+    ways = _ways(session)
+
+    def look(until: float, reporter: Reporter) -> tuple[Comparison, dict[str, Stage]]:
+        found = compare(session, ways, until, reporter)
+        whole = 1 / found.env_steps_per_s
+        if isinstance(session, DeviceSession):
+            return found, _of_device(found, whole)
+        together, ratios = assembly.spec.env.num_envs, found.times_as_fast
+        return found, _of_host(assembly.pipeline_choice.name, found.stage_seconds, whole, ratios, together)
+
+    return look
+
+
 def _ways(session: Session) -> dict[str, Changed]:
     """Stages of a session that can be free, by name."""
     if isinstance(session, DeviceSession):
         from hotloop.doctor.free_on_device import FreeOnDevice
 
         return dict(FreeOnDevice(session).stages)
-    assert isinstance(session, HostRun)
-    free = FreeOnHost(session)
+    assert isinstance(session, HostRun | HostTeam)
+    free = FreeTeam(session) if isinstance(session, HostTeam) else FreeOnHost(session)
     with free.prepared():
         for _ in range(MOST_BLOCKS_TO_DRAW):
             session.advance(1)
@@ -176,9 +274,10 @@ def _ways(session: Session) -> dict[str, Changed]:
     return dict(free.stages)
 
 
-def _fill(session: HostRun, free: FreeOnHost) -> None:
+def _fill(session: HostRun | HostTeam, free: FreeOnHost | FreeTeam) -> None:
     """Store recorded steps until the replay is full, or for some seconds."""
-    replay, until = session.learner.replay, time.monotonic() + SECONDS_TO_FILL
+    first = session.runs[0] if isinstance(session, HostTeam) else session
+    replay, until = first.learner.replay, time.monotonic() + SECONDS_TO_FILL
     with ExitStack() as freed:
         for stage, change in free.stages.items():
             if stage != "insert":
@@ -190,16 +289,34 @@ def _fill(session: HostRun, free: FreeOnHost) -> None:
                 return
 
 
+def _of_device(found: Comparison, whole: float) -> dict[str, Stage]:
+    """A program has no clock inside; where each stage is a call of its own (`stepwise.py`), most have a span."""
+    timed = {name: found.stage_seconds.get(name, 0.0) for name in ("insert", "sample", "update")}
+    return {
+        name: Stage(
+            max(0.0, whole * (1 - 1 / ratio.value)),
+            False,
+            whole / (whole - timed[name]) if timed.get(name) else None,
+            ratio,
+        )
+        for name, ratio in found.times_as_fast.items()
+    }
+
+
 def _of_host(
-    pipeline: str, seconds: Mapping[str, float], whole: float, measured: Mapping[str, Ratio]
+    pipeline: str, seconds: Mapping[str, float], whole: float, measured: Mapping[str, Ratio], together: int
 ) -> dict[str, Stage]:
     of_run = {name: each for name, each in seconds.items() if name not in ("evaluate", "log")}
-    of_run["sample"] += of_run.pop("redraw")  # the same, between gradient steps
     beside = _shorter_side(of_run) if pipeline == "concurrent" else ()
+    shown = {**of_run, "sample": of_run["sample"] + of_run["redraw"]}  # the same, between gradient steps
+
+    def predicted(name: str) -> float:
+        return times_as_fast_without(name, pipeline, of_run, whole, together=together)
+
     return {
-        name: Stage(each, name in beside, times_as_fast_without(name, pipeline, of_run, whole), measured[name])
-        for name, each in of_run.items()
-        if name in measured
+        name: Stage(each, name in beside, predicted(name), measured.get(name))
+        for name, each in shown.items()
+        if name in measured or name in ("step", "update")
     }
 
 

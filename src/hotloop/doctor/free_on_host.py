@@ -7,28 +7,31 @@
 | insert | nothing is stored |
 | sample | the batches that were drawn last, again; priorities stay |
 | transfer | the batches that are on the device already |
-| update | weights stay as they are, all errors are zero |
+| update | weights stay as they are, for acting too; all errors are zero |
 
 Nothing is compiled anew and nothing moves, so a stage can be free for a tenth of a second, and the run as it is for the
 next: what the machine does meanwhile happens to both. What the run has learned is worth nothing afterwards.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import numpy as np
 
-from hotloop.engines.protocol import Learned, State
+from hotloop.engines.protocol import Learned, State, Weights
 from hotloop.envs.host import EnvArrays
+from hotloop.envs.random_actions import random_actions
 from hotloop.experience import METRICS, Items, VectorStep
 from hotloop.pipelines.actor import Actor, Envs
 from hotloop.pipelines.host_run import HostRun
 from hotloop.pipelines.learner import Period, Portion
+from hotloop.pipelines.learning_run import LearningRun
 from hotloop.replay.host import Batches
 from hotloop.trees import Arrays, Form, HasShape, leaves, tree_map
 
 RECORDED = 32
 """Vector steps."""
+Change = Callable[[], AbstractContextManager[None]]
 There = tuple[Items, np.ndarray | None]
 """Batches and their weights, on the device."""
 
@@ -38,7 +41,7 @@ class Recording:
 
     def __init__(self, envs: Envs, obs: Arrays) -> None:
         """`obs` is what they show now."""
-        self.envs, self.first = envs, _copied(obs)
+        self.envs, self.first = envs, copied(obs)
         self.legal_at_first = None if envs.legal is None else envs.legal.copy()
         self.steps: list[VectorStep] = []
 
@@ -49,7 +52,7 @@ class Recording:
         """Act in every env."""
         step = self.envs.step(chosen_N)
         if len(self.steps) < RECORDED:
-            self.steps.append(_copied(step))
+            self.steps.append(copied(step))
         return step
 
 
@@ -103,27 +106,17 @@ class RandomActions:
     ) -> np.ndarray:
         """An action of each env, int32 (N,)."""
         del policy, env_steps
-        if legal_NA is None:
-            return random.integers(self._num_actions, size=len(leaves(obs_N)[0]), dtype=np.int32)
-        chosen: np.ndarray = np.argmax(random.random(legal_NA.shape) * legal_NA, axis=-1)
-        return chosen.astype(np.int32)
+        return random_actions(self._num_actions, len(leaves(obs_N)[0]), legal_NA, random)
 
 
-class FreeOnHost:
-    """The stages of a run that can be free; it must have learned already."""
+class FreeLearner:
+    """The stages of a learner that can be free, wherever its experience is made; it must have learned already."""
 
-    def __init__(self, run: HostRun) -> None:
+    def __init__(self, run: LearningRun) -> None:
         self._run, self._learner = run, run.learner
         self._drawn: Portion | None = None
         self._there: There | None = None
-        actor = FreeActor(run)
-        self.stages: dict[str, Callable[[], AbstractContextManager[None]]] = {
-            "step": actor.recorded_steps,
-            "select": actor.random_actions,
-            "insert": actor.nothing_stored,
-            "sample": self._same_batches,
-            "update": self._same_weights,
-        }
+        self.stages: dict[str, Change] = {"sample": self._same_batches, "update": self._same_weights}
         if self._learner.transfers_apart:
             self.stages["transfer"] = self._already_there
 
@@ -142,8 +135,8 @@ class FreeOnHost:
             return self._there
 
         with (
-            _in_place_of(learner, "draw_portion", remember_draw),
-            _in_place_of(learner, "to_device", remember_there),
+            in_place_of(learner, "draw_portion", remember_draw),
+            in_place_of(learner, "to_device", remember_there),
         ):
             yield
 
@@ -165,7 +158,7 @@ class FreeOnHost:
             del batches, td_KB
 
         learner = self._learner
-        with _in_place_of(learner, "draw_portion", again), _in_place_of(learner.replay, "learned", stay):
+        with in_place_of(learner, "draw_portion", again), in_place_of(learner.replay, "learned", stay):
             yield
 
     @contextmanager
@@ -175,13 +168,26 @@ class FreeOnHost:
             assert self._there is not None
             return self._there
 
-        with _in_place_of(self._learner, "to_device", already):
+        with in_place_of(self._learner, "to_device", already):
             yield
 
     @contextmanager
     def _same_weights(self) -> Iterator[None]:
-        with _in_place_of(self._learner, "update", no_update(self._run.spec.updates_per_draw)):
+        with ExitStack() as replaced:
+            replaced.enter_context(in_place_of(self._learner, "update", no_update(self._run.spec.updates_per_draw)))
+            if isinstance(self._run, HostRun):  # elsewhere weights are handed over by a stage of their own
+                replaced.enter_context(in_place_of(self._run, "act_with", _go_on_acting))
             yield
+
+
+class FreeOnHost(FreeLearner):
+    """The stages of a run that can be free: those of its actor, too."""
+
+    def __init__(self, run: HostRun) -> None:
+        super().__init__(run)
+        actor = FreeActor(run)
+        of_actor = {"step": actor.recorded_steps, "select": actor.random_actions, "insert": actor.nothing_stored}
+        self.stages = {**of_actor, **self.stages}
 
 
 class FreeActor:
@@ -198,17 +204,17 @@ class FreeActor:
         if self._recorded is None:
             self._recorded = self._record()
         recorded, stands_at = self._recorded, actor.obs
-        self._begin_at(recorded.reset(0))
+        self.begin_at(recorded.reset(0))
         try:
-            with _in_place_of(actor, "envs", recorded):
+            with in_place_of(actor, "envs", recorded):
                 yield
         finally:
-            self._begin_at(stands_at)
+            self.begin_at(stands_at)
 
     def _record(self) -> Recorded:
         """Let the envs take as many steps as are recorded."""
         recording = Recording(self._actor.envs, self._actor.obs)
-        with _in_place_of(self._actor, "envs", recording):
+        with in_place_of(self._actor, "envs", recording):
             while len(recording.steps) < RECORDED:
                 self._run.advance(1)
         return Recorded(recording)
@@ -216,22 +222,27 @@ class FreeActor:
     @contextmanager
     def random_actions(self) -> Iterator[None]:
         """The network is not asked."""
-        with _in_place_of(self._actor, "explorer", RandomActions(self._actor.envs.actions.size)):
+        with in_place_of(self._actor, "explorer", RandomActions(self._actor.envs.actions.size)):
             yield
 
     @contextmanager
     def nothing_stored(self) -> Iterator[None]:
         """What the envs do is forgotten."""
         try:
-            with _in_place_of(self._run.learner, "insert", _forget):
+            with in_place_of(self._run.learner, "insert", _forget):
                 yield
         finally:
-            self._begin_at(self._actor.obs)
+            self.begin_at(self._actor.obs)
 
-    def _begin_at(self, obs: Arrays) -> None:
+    def begin_at(self, obs: Arrays) -> None:
         """Episodes begin here for all who remember how they went."""
         _begin_episodes(self._actor, obs)
         self._run.learner.replay.begin(obs)
+
+
+def _go_on_acting(weights: Weights) -> None:
+    """The weights that acted before are these."""
+    del weights
 
 
 def no_update(updates: int) -> Callable[..., Learned[State]]:
@@ -256,9 +267,10 @@ def _forget(step: VectorStep) -> None:
     del step
 
 
-def _copied(arrays: Form) -> Form:
-    copied: Form = tree_map(np.array, arrays)
-    return copied
+def copied(arrays: Form) -> Form:
+    """Arrays of one's own."""
+    own: Form = tree_map(np.array, arrays)
+    return own
 
 
 def _shape(leaf: object) -> tuple[int, ...]:
@@ -267,7 +279,7 @@ def _shape(leaf: object) -> tuple[int, ...]:
 
 
 @contextmanager
-def _in_place_of(owner: object, name: str, stand_in: object) -> Iterator[None]:
+def in_place_of(owner: object, name: str, stand_in: object) -> Iterator[None]:
     """Within, an attribute of an object is another one."""
     own = vars(owner).get(name)
     setattr(owner, name, stand_in)

@@ -3,7 +3,7 @@
 Slices of a run are too short to see them, so each is done here by itself, and counted as often as the spec says.
 """
 
-import os
+import shutil
 import statistics
 import tempfile
 import time
@@ -14,15 +14,19 @@ from typing import NamedTuple
 
 from hotloop import figures
 from hotloop.clock import Rates
+from hotloop.errors import EnvFailed, said
 from hotloop.evaluate import Tell
+from hotloop.pace import SECONDS_PER_CHUNK
 from hotloop.pipelines.learning_run import LearningRun
 from hotloop.pipelines.session import Session
+from hotloop.pipelines.team_run import TeamRun
 from hotloop.runs import checkpoint
 from hotloop.runs.metrics import Metrics
 from hotloop.runs.state import digests
 from hotloop.spec import Spec
 
-LINES = 20
+LINES, LONGEST_BLOCKS = 20, 1.0
+"""Lines that are written, and seconds of blocks between them."""
 LONGEST_EVALUATION = 15.0
 """Seconds after which one is given up, and known to take at least that."""
 ROOM = 4
@@ -50,40 +54,76 @@ class _TookLong(Exception):
     """An evaluation was given up."""
 
 
-def occasions_of(session: Session, spec: Spec) -> dict[str, Occasion]:
-    """By stage: `log`, `evaluate`, `checkpoint`, as far as the spec has them."""
-    found: dict[str, Occasion] = {}
-    with tempfile.TemporaryDirectory(prefix="hotloop-doctor-") as folder:
-        if spec.log.every:
-            found["log"] = Occasion(_seconds_of_line(session, spec, Path(folder)), spec.log.every, "log.every")
-        if spec.log.checkpoint_every and (seconds := _seconds_of_checkpoint(session, Path(folder))) is not None:
-            note = "with the replay as full as it was here" if spec.log.save_replay else ""
-            found["checkpoint"] = Occasion(seconds, spec.log.checkpoint_every, "log.checkpoint_every", note)
+def occasions_of(session: Session, spec: Spec, env_steps_per_s: float) -> tuple[dict[str, Occasion], list[str]]:
+    """By stage (`log`, `evaluate`, `checkpoint`), as far as the spec has them; and what could not be done, in words."""
+    found, notices = dict[str, Occasion](), list[str]()
+    ways: dict[str, Callable[[], Occasion | str]] = {
+        "log": lambda: _line(session, spec, env_steps_per_s),
+        "checkpoint": lambda: _checkpoint(session, spec),
+    }
     if spec.evaluation.every:
-        found["evaluate"] = _evaluation(session, spec)
-    return found
+        ways["evaluate"] = lambda: _evaluation(session, spec)
+    for name, do in ways.items():
+        try:
+            done = do()
+        except (OSError, EnvFailed) as error:  # a full disk, an env that raises
+            done = said(error)
+        if isinstance(done, str):
+            notices.append(f"{name} could not be timed: {done}")
+        else:
+            found[name] = done
+    return found, notices
 
 
-def _seconds_of_line(session: Session, spec: Spec, folder: Path) -> float:
+def _line(session: Session, spec: Spec, env_steps_per_s: float) -> Occasion:
+    """Lines are no more frequent than the host looks in, unless the spec is exact: then training stops for each."""
+    with tempfile.TemporaryDirectory(prefix="hotloop-doctor-") as folder:
+        block, line = _seconds_of_block_and_line(session, spec, Path(folder))
+    if not spec.log.exact:
+        return Occasion(line, max(spec.log.every, round(env_steps_per_s * SECONDS_PER_CHUNK)), "log.every")
+    stopped = max(0.0, block - spec.block_plan.env_steps / env_steps_per_s)
+    return Occasion(line + stopped, max(spec.log.every, spec.block_plan.env_steps), "log.every")
+
+
+def _checkpoint(session: Session, spec: Spec) -> Occasion | str:
+    with tempfile.TemporaryDirectory(prefix="hotloop-doctor-") as folder:
+        seconds = _seconds_of_checkpoint(session, Path(folder))
+    if seconds is None:
+        return "the disk has not room enough to try"
+    note = "with the replay as full as it was here" if spec.log.save_replay else ""
+    return Occasion(seconds, spec.log.checkpoint_every, "log.checkpoint_every", note)
+
+
+def _seconds_of_block_and_line(session: Session, spec: Spec, folder: Path) -> tuple[float, float]:
+    """Of a block by itself, and of the line of metrics after it: neither finds the caches as it left them."""
     metrics = Metrics(folder)
+    blocks, lines = list[float](), list[float]()
+
+    def write() -> None:
+        host = session.read()
+        line = figures.line_of(spec, host, 0.0, Rates())
+        metrics.write("train", host.env_steps, {**line, **session.own_figures()})
+        session.forget_totals()
+
+    def advance() -> None:
+        session.advance(1)
+        session.read()  # sync
+
     try:
-
-        def write() -> None:
-            host = session.read()
-            line = figures.line_of(spec, host, 0.0, Rates())
-            metrics.write("train", host.env_steps, {**line, **session.own_figures()})
-
         write()  # which opens the files
-        return statistics.median(_seconds(write) for _ in range(LINES))
+        for _ in range(LINES):
+            if spec.log.exact and sum(blocks) < LONGEST_BLOCKS:
+                blocks.append(_seconds(advance))
+            lines.append(_seconds(write))
     finally:
         metrics.close()
+    return statistics.median(blocks or [0.0]), statistics.median(lines)
 
 
 def _seconds_of_checkpoint(session: Session, folder: Path) -> float | None:
     """None where there is no room to try."""
     state = session.arrays()
-    free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
-    if free < ROOM * sum(array.nbytes for array in state.values()):
+    if shutil.disk_usage(folder).free < ROOM * sum(array.nbytes for array in state.values()):
         return None
     del state
 
@@ -131,15 +171,15 @@ def _giving_up(began: float) -> Tell:
 @contextmanager
 def _as_if_late(session: Session, spec: Spec) -> Iterator[None]:
     """Within, so many env steps have been made as when an evaluation is due: early ones are short."""
-    if not isinstance(session, LearningRun):
-        yield
-        return
-    made = session.env_steps
-    session.env_steps = max(made, spec.evaluation.every)
+    runs = [session] if isinstance(session, LearningRun) else session.runs if isinstance(session, TeamRun) else []
+    made = [run.env_steps for run in runs]
+    for run in runs:
+        run.env_steps = max(run.env_steps, spec.evaluation.every)
     try:
         yield
     finally:
-        session.env_steps = made
+        for run, steps in zip(runs, made, strict=True):
+            run.env_steps = steps
 
 
 def _seconds(work: Callable[[], object]) -> float:

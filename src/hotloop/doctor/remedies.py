@@ -1,12 +1,13 @@
-"""Settings that leave what is learned as it is, and how much faster the model predicts a run to be with each.
+"""Settings that make a run faster, and by how much, by the model: those that learn the same, and others.
 
 | setting | seconds of an env step, by the model |
 |---|---|
 | `pipeline: sync` | the sum of all stages |
-| `pipeline: concurrent` | drawing, then the longer of acting and learning; no less than all work on all cores |
+| `pipeline: concurrent` | as `model.py` has it; no less than all work on all cores |
 | `pipeline: processes` | the longest of: acting by so many actors, learning, all work on all cores |
-| `env.vectorization: async` | the envs' steps side by side, and the way to their processes |
+| `env.vectorization`, `threads`, `engine` | that stage measured by itself (`alternatives.py`), the others as they are |
 | rarer evaluations, checkpoints, lines of metrics | a tenth of what they take now |
+| fewer gradient steps, a smaller batch or network, more envs | that stage's share of them; learns differently |
 
 The order of experience changes with the pipeline, and so do the bits; env steps, gradient steps, batches, priorities, ε
 and targets do not. What the spec's own rules refuse is not proposed.
@@ -14,30 +15,27 @@ and targets do not. What the spec's own rules refuse is not proposed.
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import NamedTuple
 
+from hotloop.doctor.alternatives import Alternatives, Changes, Way, is_allowed
 from hotloop.doctor.examination import Examined
-from hotloop.doctor.model import seconds_of
-from hotloop.errors import SpecError
+from hotloop.doctor.limits import MOSTLY_WAITS
+from hotloop.doctor.model import OF_ACTORS, seconds_if_concurrent, seconds_of
 from hotloop.pipeline_trial import actors_for, seconds_with
 from hotloop.spec import Prioritized
-from hotloop.spec.reading import load_spec
 
 RARER, WORTH_MAKING_RARE = 10, 0.1
 """Times as many env steps from one occasion to the next; share of the time from which that is proposed."""
-TO_A_PROCESS = 1e-4
-"""Seconds that it takes to hand a step to another process and back, for each env: Gymnasium's own, on a usual core."""
 WORTH_SAYING = 1.03
-"""Times as fast below which a setting is not named."""
+"""Times as fast below which a setting is not named, and which each change of several must bring."""
 QUOTE = '"'
-MOSTLY_WAITS = 0.5
-"""Share of an env's step below which its core is free for others."""
 
 
 class Remedy(NamedTuple):
     """A change of the spec."""
 
-    changes: dict[str, str | int | bool]
+    changes: Changes
     predicted: float
     """Times as fast as it is, all in all."""
     can_be_raced: bool
@@ -50,47 +48,184 @@ class Remedy(NamedTuple):
 
 
 def same_result(seen: Examined, cores: int) -> list[Remedy]:
-    """The best first."""
-    found = [*([] if seen.env_busy is None else _pipelines(seen, cores, seen.env_busy)), *_occasions(seen)]
-    worth = [remedy for remedy in found if remedy.predicted >= WORTH_SAYING and _is_allowed(seen, remedy.changes)]
+    """Those that learn the same, the best first: each alone, and together where each of them adds something."""
+    measured = seen.alternatives
+    together = [] if seen.env_busy is None else _on_host(seen, cores, measured)
+    if seen.env_busy is None:
+        together = [Remedy(way.changes, _on_device(seen, way), True) for way in measured.updates if way.learns_the_same]
+    found = [*_worth_their_parts(together), *_occasions(seen)]
+    return _in_order(remedy for remedy in found if is_allowed(seen.spec, remedy.changes))
+
+
+def less_work(seen: Examined) -> list[Remedy]:
+    """Those that do less work or another algorithm, the best first; none of them is tried."""
+    spec, found = seen.spec, list[Remedy]()
+    learning = ("sample", "transfer", "update")
+    if spec.turns is None and spec.on_policy is None:
+        found.append(Remedy({"updates_per_step": spec.updates_per_step / 2}, _scaled(seen, learning, 0.5), False))
+    found += [
+        Remedy(way.changes, _with_update(seen, way), False)
+        for way in seen.alternatives.updates
+        if not way.learns_the_same
+    ]
+    if spec.turns is None:
+        found.append(Remedy({"env.num_envs": 2 * spec.env.num_envs}, _scaled(seen, ("select",), 0.5), False))
+    return _in_order(remedy for remedy in found if is_allowed(seen.spec, remedy.changes))
+
+
+def _in_order(remedies: Iterator[Remedy]) -> list[Remedy]:
+    worth = (remedy for remedy in remedies if remedy.predicted >= WORTH_SAYING)
     return sorted(worth, key=lambda remedy: -remedy.predicted)
 
 
-def _is_allowed(seen: Examined, changes: Mapping[str, object]) -> bool:
-    try:
-        load_spec(seen.spec, dict(changes))
-    except SpecError:
-        return False
-    return True
+def _worth_their_parts(remedies: list[Remedy]) -> list[Remedy]:
+    """Without those of which fewer changes bring about as much."""
+    return [
+        remedy
+        for remedy in remedies
+        if not any(
+            part.changes.items() < remedy.changes.items() and remedy.predicted < WORTH_SAYING * part.predicted
+            for part in remedies
+        )
+    ]
 
 
-def _pipelines(seen: Examined, cores: int, busy: float) -> Iterator[Remedy]:
-    """`busy` is the share of an env's step in which it uses a core."""
-    spec, stages = seen.spec, {name: stage.seconds for name, stage in seen.stages.items()}
-    slices, step = 1 / seen.env_steps_per_s, stages["step"]
-    at_work = sum(stages.values()) - (1 - busy) * step
+# -- on the host ----------------------------------------------------------------------------------------
 
-    def remedy(seconds: float, changes: dict[str, str | int | bool]) -> Remedy:
-        return Remedy(changes, seen.of_whole_run(slices / max(seconds, 1e-12)), can_be_raced=True)
 
-    other = "sync" if seen.pipeline == "concurrent" else "concurrent"
-    if other == "sync" or cores > 1:
-        seconds = seconds_of(other, stages) + seen.between
-        yield remedy(max(seconds, at_work / cores), {"pipeline": other})
-    if cores == 1:
-        return
-    if seen.can_be_elsewhere:
-        acting = sum(stages[name] for name in ("select", "step"))
-        of_acting = 1 - (1 - busy) * step / max(acting, 1e-12)
-        actors = actors_for(stages, spec, of_acting, cores)
-        changes: dict[str, str | int | bool] = {"pipeline": "processes", "actors.count": actors}
-        if isinstance(spec.replay.sampling, Prioritized):
+def _on_host(seen: Examined, cores: int, measured: Alternatives) -> list[Remedy]:
+    """Every pipeline with every way to step envs and to learn, but for the run as it is."""
+    steps: list[tuple[Changes, float]] = [({}, 1.0)]
+    steps += [({"env.vectorization": way}, factor) for way, factor in measured.steps.items()]
+    ways = [None, *(way for way in measured.updates if way.learns_the_same)]
+    found = []
+    for pipeline, (stepping, factor), way in product([*_pipelines(seen, cores)], steps, ways):
+        changes: Changes = {**pipeline.changes, **stepping, **({} if way is None else way.changes)}
+        if not changes or (pipeline.name == "processes" and stepping):  # actors step theirs one after the other
+            continue
+        slices = pipeline.seconds(_changed(seen, factor, way), str(stepping.get("env.vectorization", "")))
+        gained = 1 / seen.env_steps_per_s / max(slices, 1e-12)
+        found.append(Remedy(changes, seen.of_whole_run(gained), can_be_raced=True))
+    return found
+
+
+class _Stages(NamedTuple):
+    """Seconds of an env step by stage, and those of cores that all of them use."""
+
+    seconds: dict[str, float]
+    at_work: float
+
+
+def _changed(seen: Examined, factor: float, way: Way | None) -> _Stages:
+    """The stages as they are with envs that take so many times as long, and gradient steps taken another way."""
+    seconds = _in_one_process(seen)
+    busy, at_work = seen.env_busy or 1.0, seen.at_work
+    step, update = seconds["step"], seconds.get("update", 0.0)
+    if factor != 1.0:
+        seconds["step"] = step * factor  # the work itself stays: it is done elsewhere, or side by side
+    if way is not None:
+        of_update = max(at_work - busy * step - _sum(seconds, "select", "insert", "sample", "transfer"), update)
+        seconds["update"] = update * way.factor
+        at_work += update * way.factor * way.threads - of_update
+    return _Stages(seconds, at_work)
+
+
+class _Pipeline:
+    """One that the envs could be in, by the model."""
+
+    def __init__(self, seen: Examined, cores: int, name: str, changes: Changes) -> None:
+        self.name, self.changes, self._seen, self._cores = name, changes, seen, cores
+        # Where the learner waits for actors, that is what is between stages, and no other pipeline waits like it.
+        self._between = 0.0 if seen.actors and seen.stages["update"].is_beside else seen.between
+
+    def seconds(self, stages: _Stages, vectorization: str = "") -> float:
+        """Of an env step, with envs stepped in another way if one is named."""
+        if self.name == "processes":
+            acting = _sum(stages.seconds, "select", "step")
+            actors = self.changes.get("actors.count", self._seen.actors)
+            assert isinstance(actors, int)
+            least = seconds_with(stages.seconds, actors, self._busy(acting, stages), self._cores)
+            return max(least, stages.at_work / self._cores) + self._between
+        if self.name == "concurrent" != self._seen.pipeline:
+            block, holds_lock = self._seen.spec.block_plan.env_steps, self._holds_lock(vectorization)
+            seconds = seconds_if_concurrent(stages.seconds, block, holds_lock=holds_lock) + self._between
+            return max(seconds, stages.at_work / self._cores)
+        return max(seconds_of(self.name, stages.seconds) + self._between, stages.at_work / self._cores)
+
+    def _holds_lock(self, vectorization: str) -> bool:
+        """Whether envs at work keep other threads from Python: those in processes, and emulators in threads, do not."""
+        limits, way = self._seen.limits, vectorization or self._seen.spec.env.vectorization
+        is_native = not vectorization and limits is not None and "step" not in limits.least
+        is_elsewhere = is_native or way in ("async", "threads", "native")
+        return not is_elsewhere and (self._seen.env_busy or 1.0) >= MOSTLY_WAITS
+
+    def _busy(self, acting: float, stages: _Stages) -> float:
+        """Share of acting in which a core is used."""
+        waits = (1 - (self._seen.env_busy or 1.0)) * stages.seconds["step"]
+        return 1 - waits / max(acting, 1e-12)
+
+
+def _pipelines(seen: Examined, cores: int) -> Iterator[_Pipeline]:
+    spec, stages = seen.spec, _in_one_process(seen)
+    yield _Pipeline(seen, cores, seen.pipeline, {})
+    tells_errors = seen.actors and isinstance(spec.replay.sampling, Prioritized) and spec.actors.first_errors
+    for other in ("sync", "concurrent"):
+        if other != seen.pipeline and (other == "sync" or cores > 1) and not tells_errors and not spec.actors.ladder:
+            yield _Pipeline(seen, cores, other, {"pipeline": other})
+    if cores > 1 and seen.can_be_elsewhere:
+        acting = _sum(stages, "select", "step")
+        waits = (1 - (seen.env_busy or 1.0)) * stages["step"]
+        unsaid = spec if not seen.actors else spec.with_field("actors.count", None)
+        actors = actors_for(stages, unsaid, 1 - waits / max(acting, 1e-12), cores)
+        if actors == seen.actors or spec.actors.ladder:  # by which actors explore differently
+            return
+        changes: Changes = {"pipeline": "processes", "actors.count": actors}
+        if isinstance(spec.replay.sampling, Prioritized) and not seen.actors:
             changes["actors.first_errors"] = False  # first priorities as they are without actors
-        yield remedy(seconds_with(stages, actors, of_acting, cores) + seen.between, changes)
-    if spec.env.num_envs > 1 and spec.env.vectorization in ("auto", "sync"):
-        at_once = spec.env.num_envs if busy < MOSTLY_WAITS else min(cores, spec.env.num_envs)
-        beside = {**stages, "step": step / at_once + TO_A_PROCESS}
-        yield remedy(seconds_of(seen.pipeline, beside) + seen.between, {"env.vectorization": "async"})
+        if spec.env.vectorization in ("async", "threads"):
+            changes["env.vectorization"] = "sync"  # in its process each actor steps its own
+        yield _Pipeline(seen, cores, "processes", changes)
+
+
+def _sum(stages: Mapping[str, float], *names: str) -> float:
+    return sum(stages.get(name, 0.0) for name in names)
+
+
+# -- a stage that takes less ----------------------------------------------------------------------------
+
+
+def _on_device(seen: Examined, way: Way) -> float:
+    return _scaled(seen, ("update",), way.factor)
+
+
+def _with_update(seen: Examined, way: Way) -> float:
+    if seen.env_busy is None or seen.actors:
+        return _on_device(seen, way)
+    stages = _changed(seen, 1.0, way).seconds
+    left = max(seconds_of(seen.pipeline, stages) + seen.between, 1e-12)
+    return seen.of_whole_run(1 / seen.env_steps_per_s / left)
+
+
+def _scaled(seen: Examined, names: tuple[str, ...], factor: float) -> float:
+    """How many times as fast the run is where these stages take so many times as long as they do."""
+    now = {name: stage.seconds for name, stage in seen.stages.items()}
+    then = {name: seconds * factor if name in names else seconds for name, seconds in now.items()}
+    before = 1 / seen.env_steps_per_s
+    after = before - seconds_of(seen.pipeline, now) + seconds_of(seen.pipeline, then)
+    return seen.of_whole_run(before / max(after, 1e-12))
+
+
+def _in_one_process(seen: Examined) -> dict[str, float]:
+    """Seconds of an env step by stage, if they were done one after the other in this process."""
+    stages = {name: stage.seconds for name, stage in seen.stages.items()}
+    if not seen.actors:
+        return stages
+    between_processes = ("hand over", "publish")
+    return {
+        name: each * (seen.actors if name in OF_ACTORS else 1)
+        for name, each in stages.items()
+        if name not in between_processes
+    }
 
 
 def _occasions(seen: Examined) -> Iterator[Remedy]:

@@ -1,17 +1,20 @@
 """What the doctor says: a box of three lines and a table for people, one object for programs."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from hotloop.doctor.causes import LISTED, WORDS, Cause, as_figures, causes_of, verdict_of
+from hotloop.doctor.causes import NOTHING, OF_OCCASION, WORDS, Cause, as_figures, causes_of, in_time, verdict_of
 from hotloop.doctor.diagnosis import Diagnosis, Tried
+from hotloop.doctor.examination import Examined
+from hotloop.doctor.losses import FIRST, LISTED, NEVER, losses_of, say_machine
 from hotloop.doctor.race import NO_TIME
 from hotloop.plain import Figures, Json
+from hotloop.profiling.show import table_of_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-NOTHING = "nothing-wrong"
 TITLES = ("stage", "of an env step", "share", "without it: predicted", "measured", "what to do")
 
 
@@ -27,24 +30,40 @@ def figures_of(diagnosis: Diagnosis) -> Figures:
         "verdict": {
             "cause": NOTHING if verdict is None else verdict.cause,
             "share": 0.0 if verdict is None else round(verdict.share, 4),
-            "confidence": _confidence(causes, verdict),
+            "confidence": confidence(causes, verdict),
             "sentence": sentence(causes),
         },
         "causes": [as_figures(cause) for cause in causes],
-        "remedies": [_remedy(tried) for tried in diagnosis.remedies],
+        "remedies": [figures_of_tried(tried) for tried in diagnosis.remedies],
+        "less_work": [
+            {"options": each.options, "changes": {**each.changes}, "predicted_speedup": round(each.predicted, 3)}
+            for each in diagnosis.less_work
+        ],
         "stages": stages,
         "coverage": round(1 - seen.between / whole, 4),
+        "overhead": round(seen.overhead, 5),
         "env_steps_per_s": round(1 / whole, 1),
         "updates_per_s": round(seen.spec.replay_ratio / whole, 1),
+        "hotloop": None,  # it is hotloop
         "pipeline": seen.pipeline,
         "machine": dict(seen.machine),
+        "watched": _watched(seen),
         "rounds": seen.rounds,
         "beside": [name for name, stage in seen.stages.items() if stage.is_beside],
         "notices": [*seen.notices],
+        "limits": None if seen.limits is None else seen.limits.as_figures(),
     }
 
 
-def _remedy(tried: Tried) -> Figures:
+def _watched(seen: Examined) -> Figures:
+    """What could not be seen is null."""
+    watched: Figures = {**seen.watched._asdict()}
+    watched["top"] = [{**other._asdict()} for other in seen.watched.top]
+    return {**watched, "collecting": seen.collecting, "bytes_per_env_step": seen.growth}
+
+
+def figures_of_tried(tried: Tried) -> Figures:
+    """A setting, and what came of it, as JSON has it."""
     remedy, ratio = tried.remedy, tried.measured
     return {
         "options": remedy.options,
@@ -56,11 +75,15 @@ def _remedy(tried: Tried) -> Figures:
     }
 
 
-def _confidence(causes: list[Cause], verdict: Cause | None) -> str:
+def confidence(causes: list[Cause], verdict: Cause | None) -> str:
     """How far ahead of the next one the verdict is."""
     if verdict is None:
         return "medium"
-    others = [cause.share for cause in causes if cause is not verdict]
+    if verdict.is_verdict == FIRST:
+        return "high"
+    if verdict.stage == "update" and verdict.at_limit is None:
+        return "low"  # whether arithmetic or overhead binds it is not known
+    others = [cause.share for cause in causes if cause.where != verdict.where and cause.is_verdict != NEVER]
     ahead = verdict.share - max(others, default=0.0)
     return "high" if ahead > 0.2 else "medium" if ahead > 0.05 else "low"
 
@@ -77,11 +100,23 @@ def sentence(causes: list[Cause]) -> str:
     verdict = verdict_of(causes)
     if verdict is None:
         return "no stage takes a fifth of the time"
+    if verdict.cause == NOTHING:
+        at = f"at {verdict.at_limit or 0.0:.0%} of the machine's limit"
+        return f"{at}: {verdict.where} is {verdict.share:.0%} of the time; {'; '.join(verdict.evidence)}"
     return f"{WORDS[verdict.cause]}: {verdict.share:.0%} of the time; {'; '.join(verdict.evidence)}"
+
+
+def at_limits(seen: Examined) -> str:
+    """How near each stage is to what this machine can do, in a line; empty where nothing is known."""
+    if seen.limits is None:
+        return ""
+    said = {name: seen.limits.in_words(name, stage.seconds) for name, stage in seen.stages.items()}
+    return "; ".join(f"{name}: {words}" for name, words in said.items() if words)
 
 
 def print_report(diagnosis: Diagnosis, console: "Console") -> None:
     """A box, a table of what takes the time, and one of what would help."""
+    from rich.markup import escape
     from rich.panel import Panel
 
     seen = diagnosis.seen
@@ -89,29 +124,52 @@ def print_report(diagnosis: Diagnosis, console: "Console") -> None:
     named, words = verdict_named(causes)
     lines = [
         f"[bold]verdict[/bold]  {named}: {words}",
-        f"[bold]why[/bold]      {sentence(causes)}",
-        f"[bold]next[/bold]     {next_step(diagnosis)}",
+        f"[bold]why[/bold]      {escape(sentence(causes))}",
+        f"[bold]next[/bold]     {escape(next_step(diagnosis))}",
     ]
     console.print(Panel("\n".join(lines), expand=False))
     console.print(_table_of_causes(diagnosis, causes))
+    if said := at_limits(seen):
+        console.print(said, style="dim")
+    for cause in causes:
+        if cause.lines:
+            console.print(table_of_lines(cause.lines))
     if diagnosis.remedies:
-        console.print(_table_of_remedies(diagnosis))
+        console.print(table_of_tried("settings that learn the same", diagnosis.remedies))
+    if diagnosis.less_work:
+        less = ", ".join(f"{each.options} {each.predicted:.2f}x" for each in diagnosis.less_work)
+        console.print(f"less work, learns differently (predicted): {less}")
+    if machine := machine_line(diagnosis):
+        console.print(f"machine: {machine}", markup=False, highlight=False)
     threads = ", ".join(f"{name} {value}" for name, value in seen.machine.items())
     speed = f"{1 / seen.seconds:,.0f} env steps/s, pipeline {seen.pipeline}"
-    console.print("; ".join([speed, f"{seen.rounds} rounds", threads, *seen.notices]), style="dim")
+    console.print("; ".join([speed, f"{seen.rounds} rounds", threads, *seen.notices]), style="dim", markup=False)
+
+
+def machine_line(diagnosis: Diagnosis) -> str:
+    """What there is to say of the machine and the memory; empty if nothing."""
+    return say_machine(diagnosis.seen.watched, losses_of(diagnosis.seen))
 
 
 def next_step(diagnosis: Diagnosis) -> str:
     """What was measured to be best, else what is predicted to be, else what makes the run learn differently."""
+    verdict = verdict_of(causes_of(diagnosis.seen))
+    if verdict is not None and verdict.is_verdict == FIRST:
+        return verdict.remedy
     measured = [tried for tried in diagnosis.remedies if tried.measured is not None and tried.measured.low > 1]
     if measured:
         best = max(measured, key=lambda tried: tried.measured.value if tried.measured else 0.0)
         assert best.measured is not None
         return f"{best.remedy.options}: {best.measured.value:.2f}x as fast, measured"
-    untried = [tried for tried in diagnosis.remedies if not tried.remedy.can_be_raced or tried.why_not == NO_TIME]
+    is_occasion = verdict is not None and verdict.cause in OF_OCCASION.values()
+    # Rarer lines, evaluations or checkpoints answer nothing unless they are what takes the time.
+    untried = [
+        tried
+        for tried in diagnosis.remedies
+        if (is_occasion and not tried.remedy.can_be_raced) or tried.why_not == NO_TIME
+    ]
     if untried:
         return f"{untried[0].remedy.options}: {untried[0].remedy.predicted:.2f}x as fast, predicted"
-    verdict = verdict_of(causes_of(diagnosis.seen))
     if verdict is not None and verdict.remedy:
         return marked(verdict)
     return "nothing that leaves what is learned as it is"
@@ -120,8 +178,8 @@ def next_step(diagnosis: Diagnosis) -> str:
 def cells_of(cause: Cause) -> tuple[str, ...]:
     """A row of the table, below TITLES."""
     return (
-        cause.where,
-        f"{cause.seconds * 1e6:,.3g} µs",
+        cause.stage or cause.where,
+        in_time(cause.seconds),
         f"{cause.share:.0%}",
         "" if cause.predicted is None else f"{cause.predicted:.2f}x",
         str(cause.measured or ""),
@@ -138,18 +196,21 @@ def _table_of_causes(diagnosis: Diagnosis, causes: list[Cause]) -> "Table":
         table.add_column(title, justify="left" if title in (TITLES[0], TITLES[-1]) else "right")
     for cause in causes:
         table.add_row(*cells_of(cause))
-    table.add_row("between stages", f"{seen.between * 1e6:,.3g} µs", f"{seen.between / seen.seconds:.0%}", "", "", "")
+    between = max(0.0, seen.between)
+    table.add_row("between stages", in_time(between), f"{between / seen.seconds:.0%}", "", "", "")
     return table
 
 
-def _table_of_remedies(diagnosis: Diagnosis) -> "Table":
+def table_of_tried(title: str, remedies: Iterable[Tried]) -> "Table":
+    """Settings, predicted and measured."""
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title="settings that learn the same", title_justify="left", show_edge=False)
-    for title in ("setting", "predicted", "measured", ""):
-        table.add_column(title, justify="left" if title in ("setting", "") else "right")
-    for remedy, ratio, why_not in diagnosis.remedies:
-        table.add_row(remedy.options, f"{remedy.predicted:.2f}x", str(ratio or ""), why_not)
+    table = Table(title=title, title_justify="left", show_edge=False)
+    for column in ("setting", "predicted", "measured", ""):
+        table.add_column(column, justify="left" if column in ("setting", "") else "right")
+    for remedy, ratio, why_not in remedies:
+        table.add_row(remedy.options, f"{remedy.predicted:.2f}x", str(ratio or ""), escape(why_not))
     return table
 
 

@@ -6,24 +6,41 @@ A slice is compared with those beside it, so what else the machine does meanwhil
 many: an interval comes from how their ratios differ.
 """
 
+import contextlib
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+import psutil
+
+from hotloop.doctor.counters import resident
+from hotloop.doctor.course import Piece
+from hotloop.doctor.watch import Watch, Watched
 from hotloop.errors import SpecError
-from hotloop.pipelines.session import Session
+from hotloop.interrupts import end_is_wanted
+from hotloop.pipelines.host_run import HostRun
+from hotloop.pipelines.session import Reading
 from hotloop.progress import Reporter
 
 SECONDS_OF_SLICE = 0.15
-FEWEST_ROUNDS, MOST_ROUNDS = 5, 60
+FEWEST_ROUNDS, USUAL_ROUNDS, MOST_ROUNDS = 3, 5, 60
+"""However little time there is; if there is time; at most."""
+READINGS = 5
 NARROW = 0.02
 """An interval of a ratio is narrow enough at this share of it, to each side."""
 STUDENT = {2: 6.31, 3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02, 7: 1.94, 8: 1.89, 9: 1.86, 10: 1.83, 15: 1.76, 20: 1.73}
 """By how many values there are: half the width, in standard errors, of an interval that holds in 90 of 100 cases."""
 Changed = Callable[[], AbstractContextManager[None]]
+
+
+class HasSeconds(Protocol):
+    """What is asked of spans."""
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds spent in each stage so far."""
 
 
 class Ratio(NamedTuple):
@@ -53,34 +70,72 @@ class Comparison(NamedTuple):
     """Of an env step as it is, by stage: those that a session on the host has."""
     times_as_fast: dict[str, Ratio]
     rounds: int
+    cores: float
+    """That this process and those it has started used as it is, on average."""
+    pieces: list[Piece]
+    """The slices as it is, in order."""
+    watched: Watched
+    """What else the machine did meanwhile."""
+    overhead: float = 0.0
+    """Share of a slice that reading its counters takes, as it is: nothing else is done within one."""
 
 
-def compare(session: Session, ways: Mapping[str, Changed], until: float, reporter: Reporter) -> Comparison:
+class Sliced(Protocol):
+    """What is asked of a session."""
+
+    @property
+    def spans(self) -> HasSeconds:
+        """Where its time goes."""
+
+    def advance(self, blocks: int) -> None:
+        """Run so many blocks, or fewer when a stop rule fires within."""
+
+    def read(self) -> Reading:
+        """Bring over the numbers of the present state; waits for it."""
+
+
+def compare(
+    session: Sliced,
+    ways: Mapping[str, Changed],
+    until: float,
+    reporter: Reporter,
+    seconds_of_slice: float = SECONDS_OF_SLICE,
+) -> Comparison:
     """Run slices until every ratio is known well, or until `until`, as `time.monotonic` counts."""
-    slices = _Slices(session)
+    slices = _Slices(session, seconds_of_slice)
     slices.find_length()
     for change in ways.values():
         with change():
             slices.run(blocks=1)  # in which it may compile or record
     ratios: dict[str, list[float]] = {name: [] for name in ways}
     rounds = 0
-    before = slices.as_it_is()
-    while rounds < MOST_ROUNDS and (rounds < FEWEST_ROUNDS or not _are_known(ratios)):
-        if rounds and time.monotonic() > until:
-            break
-        for name, change in ways.items():
-            with change():
-                speed = slices.run()
-            after = slices.as_it_is()
-            ratios[name].append(speed / math.sqrt(before * after))
-            before = after
-        rounds += 1
-        reporter.show(rounds, MOST_ROUNDS, {"rounds of": " | ".join(ways)})
+    with slices.watch as watch, reporter.counting(f"rounds of {' | '.join(ways)}") as tell:
+        before = slices.as_it_is()
+        while rounds < MOST_ROUNDS and (rounds < USUAL_ROUNDS or not _are_known(ratios)):
+            if (rounds and end_is_wanted()) or (rounds >= FEWEST_ROUNDS and time.monotonic() > until):
+                break
+            try:
+                for name, change in ways.items():
+                    with change():
+                        speed = slices.run()
+                    watch.look()
+                    after = slices.as_it_is()
+                    ratios[name].append(speed / math.sqrt(before * after))
+                    before = after
+            except _Stopped:
+                break
+            rounds += 1
+            tell(rounds, MOST_ROUNDS)
+    env_steps = sum(piece.env_steps for piece in slices.pieces)
     return Comparison(
-        slices.env_steps / slices.seconds,
-        {name: seconds / slices.env_steps for name, seconds in slices.stage_seconds.items()},
-        {name: interval_of(each) for name, each in ratios.items()},
+        env_steps / sum(piece.seconds for piece in slices.pieces),
+        {name: sum(piece.stages[name] for piece in slices.pieces) / env_steps for name in session.spans.seconds()},
+        {name: interval_of(each) for name, each in ratios.items() if each},
         rounds,
+        slices.processor_seconds / sum(piece.seconds for piece in slices.pieces),
+        slices.pieces,
+        watch.watched(),
+        slices.overhead(),
     )
 
 
@@ -100,32 +155,45 @@ def _are_known(ratios: Mapping[str, list[float]]) -> bool:
     return all(found.high / found.value - 1 <= NARROW for found in intervals)
 
 
+class _Stopped(Exception):
+    """A signal has asked for the end, and something is known already."""
+
+
 class _Slices:
     """Pieces of a run, of about the same length while it is as it is."""
 
-    def __init__(self, session: Session) -> None:
-        self._session, self._blocks = session, 1
-        self.stage_seconds: dict[str, float] = {}
-        self.env_steps, self.seconds = 0, 0.0
+    def __init__(self, session: Sliced, seconds: float) -> None:
+        self._session, self._blocks, self._seconds = session, 1, seconds
+        self.watch, self.pieces, self.processor_seconds = Watch(), list[Piece](), 0.0
+        self._processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
 
     def find_length(self) -> None:
         """Take slices twice as long until one is long enough."""
         while True:
             began = time.perf_counter()
             self.run()
-            if (passed := time.perf_counter() - began) >= SECONDS_OF_SLICE / 2:
+            if (passed := time.perf_counter() - began) >= self._seconds / 2:
                 break
             self._blocks *= 2
-        self._blocks = max(1, round(self._blocks * SECONDS_OF_SLICE / passed))
+        self._blocks = max(1, round(self._blocks * self._seconds / passed))
 
     def as_it_is(self) -> float:
-        """Env steps a second of a slice in which nothing is changed; its stages are counted."""
-        stages, steps = self._session.spans.seconds(), self._steps()
+        """Env steps a second of a slice in which nothing is changed; it is a piece of the run."""
+        spans, watch = self._session.spans, self.watch
+        stages, steps, episodes = spans.seconds(), self._steps(), self._episodes()
+        collected, held, used = watch.collecting, self._held(), self._processor_seconds()
         speed = self.run()
-        made = self._steps() - steps
-        self.env_steps, self.seconds = self.env_steps + made, self.seconds + made / speed
-        for name, seconds in self._session.spans.seconds().items():
-            self.stage_seconds[name] = self.stage_seconds.get(name, 0.0) + seconds - stages[name]
+        self.processor_seconds += self._processor_seconds() - used
+        made, now = self._steps() - steps, self._held()
+        piece = Piece(
+            env_steps=made,
+            seconds=made / speed,
+            episodes=self._episodes() - episodes,
+            stages={name: seconds - stages[name] for name, seconds in spans.seconds().items()},
+            collecting=watch.collecting - collected,
+            grown=None if held is None or now is None else now - held,
+        )
+        self.pieces.append(piece)
         return speed
 
     def run(self, blocks: int | None = None) -> float:
@@ -133,9 +201,38 @@ class _Slices:
         before, began = self._steps(), time.perf_counter()
         self._session.advance(blocks or self._blocks)
         made = self._steps() - before
+        if end_is_wanted() and self.pieces:
+            raise _Stopped
         if not made:
             raise SpecError("a stop rule of the spec (stop, guard) ended the run that is looked at")
         return made / (time.perf_counter() - began)
 
+    def overhead(self) -> float:
+        """Share of a slice that reading its counters takes."""
+        began = time.perf_counter()
+        for _ in range(READINGS):
+            self._session.read()
+        each = (time.perf_counter() - began) / READINGS
+        return each * len(self.pieces) / sum(piece.seconds for piece in self.pieces)
+
+    def _processor_seconds(self) -> float:
+        """Of this process and those that it had started when slices began."""
+        used = 0.0
+        for process in self._processes:
+            with contextlib.suppress(psutil.Error):  # gone meanwhile
+                used += sum(process.cpu_times()[:2])
+        return used
+
     def _steps(self) -> int:
         return self._session.read().steps_of_envs
+
+    def _episodes(self) -> int:
+        return int(self._session.read().episodes.sum())
+
+    def _held(self) -> int | None:
+        """Bytes that the process holds, without what is stored in its replay."""
+        held, session = resident(), self._session
+        if held is None or not isinstance(session, HostRun):  # replays of others fill up page by page
+            return None
+        replay = session.learner.replay
+        return held - replay.size * replay.num_bytes() // replay.capacity

@@ -119,7 +119,7 @@ class ProcessorTime:
     def cores(self, pids: Sequence[int | None]) -> Cores:
         """Since the last time; a process that is not there any more counts nothing."""
         now, this = time.monotonic(), time.process_time()
-        others = {pid: _seconds_of(pid) for pid in pids if pid is not None}
+        others = {pid: processor_seconds(pid) for pid in pids if pid is not None}
         passed = max(1e-9, now - self._at)
         spent = {pid: max(0.0, seconds - self._others.get(pid, 0.0)) for pid, seconds in others.items()}
         of_actors = [0.0 if pid is None else spent[pid] / passed for pid in pids]
@@ -128,7 +128,8 @@ class ProcessorTime:
         return found
 
 
-def _seconds_of(pid: int) -> float:
+def processor_seconds(pid: int) -> float:
+    """Of a process, as long as it is there."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.Error:  # it has just ended

@@ -44,7 +44,7 @@ HOPELESS, BAD_INPUT = 3, 4
 the user; a traceback may follow."""
 ENV_RAISED = "an env raised "
 """What an actor's words begin with while it goes on: an env was built anew."""
-STACKS = signal.SIGUSR1
+STACKS: int = getattr(signal, "SIGUSR1", 0)  # which Windows has not, nor processes of this kind
 """Has an actor write down what all its threads are doing, even while it hangs."""
 
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from hotloop.engines.jax.engine import JaxEngine
-from hotloop.envs.device import reset_all, step_all
+from hotloop.envs.device import reset_all
 from hotloop.envs.multi_agent import MultiAgentEnv
 from hotloop.errors import SpecError
 from hotloop.experience import METRICS, Item, Totals
@@ -131,7 +131,8 @@ class Agents(Fused):
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.blocks)
         act_key, sample_key, learn_key = jax.random.split(key, 3)
         actor, items, totals, ended = self.collect_jointly(state, act_key, part)
-        storage = self.insert_all(state.replay, items)
+        with jax.named_scope("insert"):
+            storage = self.insert_all(state.replay, items)
         env_steps = state.env_steps + self.block_plan.env_steps
         is_learning = env_steps >= self.spec.replay.start
 
@@ -139,13 +140,15 @@ class Agents(Fused):
             learner, priorities = carry
             stored = Storage(storage.ring, priorities)
             sample = jax.vmap(self.replay.sample, in_axes=(STORED, 0, None))
-            drawn = sample(stored, self._keys(keys[0], part), env_steps)
+            with jax.named_scope("sample"):
+                drawn = sample(stored, self._keys(keys[0], part), env_steps)
 
             def learn(learner: Any) -> Any:
                 def one(learner: Any, drawn: Any, key: jax.Array) -> Any:
                     return self.learn(learner, drawn, state.env_steps, key)
 
-                return jax.vmap(one)(learner, drawn, self._keys(keys[1], part))
+                with jax.named_scope("learn"):
+                    return jax.vmap(one)(learner, drawn, self._keys(keys[1], part))
 
             def wait(learner: Any) -> Any:
                 shape = drawn.batches.r_t.shape
@@ -153,7 +156,9 @@ class Agents(Fused):
 
             learner, td_LKB, sums = jax.lax.cond(is_learning, learn, wait, learner)
             learned = jax.vmap(self.replay.learned, in_axes=(0, 0, 0, None))
-            return (learner, learned(priorities, drawn, td_LKB, is_learning)), sums
+            with jax.named_scope("prioritize"):
+                priorities = learned(priorities, drawn, td_LKB, is_learning)
+            return (learner, priorities), sums
 
         start = (state.learner, storage.priorities)
         if self.portions == 1:
@@ -202,13 +207,11 @@ class Agents(Fused):
         actor, totals, ended = carry
         act_key, env_key = jax.random.split(key)
         explore_N = self.engine.exploration(env_steps + jnp.arange(self.spec.env.num_envs, dtype=jnp.int32))
-        explore_R = jnp.tile(explore_N, self.per_learner)
-
-        def act(params: jax.Array, obs: Any, key: jax.Array) -> jax.Array:
-            return self.engine.act(params, obs, explore_R, key)
-
-        action_LR = jax.vmap(act)(params, actor.obs, self._keys(act_key, part))
-        env_state, t = step_all(self.env, actor.env, self.of_envs(action_LR, part), env_key)
+        key_L = self._keys(act_key, part)
+        with jax.named_scope("select"):
+            action_LR = self.choose_all(params, actor, explore_N, key_L)
+        with jax.named_scope("step"):
+            env_state, t = self.step_envs(self.env, actor.env, self.of_envs(action_LR, part), env_key, False)
         reward_LR = self._of_part(t.reward.astype(jnp.float32), part)
         discount_N, done_N = self.spec.discount * (1.0 - t.terminated.astype(jnp.float32)), t.terminated | t.truncated
         discount_LR, done_LR = (
@@ -221,6 +224,15 @@ class Agents(Fused):
         actor, totals = self._count_episodes(actor, totals, reward_LR, done_LR, done_N)
         actor = actor._replace(env=env_state, obs=self._of_part(t.obs, part))
         return (actor, totals, ended + jnp.sum(done_N, dtype=jnp.int32)), item
+
+    def choose_all(self, params: jax.Array, actor: JointActor, explore_N: jax.Array, key_L: jax.Array) -> jax.Array:
+        """Exploring actions of all agents, (L, R)."""
+        explore_R = jnp.tile(explore_N, self.per_learner)
+
+        def act(params: jax.Array, obs: Any, key: jax.Array) -> jax.Array:
+            return self.engine.act(params, obs, explore_R, key)
+
+        return jax.vmap(act)(params, actor.obs, key_L)
 
     def _count_episodes(
         self, actor: JointActor, totals: Totals[jax.Array], reward_LR: jax.Array, done_LR: jax.Array, done_N: jax.Array

@@ -110,9 +110,10 @@ class HostRun(LearningRun):
         self.forget_totals()
 
     def act_with(self, weights: Weights) -> None:
-        """Act with these from now on."""
-        super().act_with(weights)
-        self.actor.policy = self.policy
+        """Act with these from now on; what that takes is a part of the update that gave them."""
+        with self.spans["update"]:
+            super().act_with(weights)
+            self.actor.policy = self.policy
 
     def run_block(self) -> bool:
         """One unit of work, as the pipeline puts it in order."""

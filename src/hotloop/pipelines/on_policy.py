@@ -4,6 +4,7 @@ The fast alternative to `fused` for device envs: no replay to fill and draw from
 one unit of work made of the stages below it, `advance` repeats it on the device.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotloop.engines.jax.engine import JaxEngine, LearnerState
-from hotloop.envs.device import DeviceEnv, obs_shapes, reset_all
+from hotloop.envs.device import DeviceEnv, obs_shapes, reset_all, step_all
 from hotloop.errors import SpecError
 from hotloop.experience import Aimed, Totals
 from hotloop.learning.returns import lambda_returns
@@ -19,7 +20,7 @@ from hotloop.members import Members
 from hotloop.pipelines.device_session import DeviceSession
 from hotloop.pipelines.fused import repeat
 from hotloop.pipelines.session import Session
-from hotloop.pipelines.vector_step import ActorState, Moved, no_totals, vector_step
+from hotloop.pipelines.vector_step import ActorState, Moved, StepEnvs, no_totals, vector_step
 from hotloop.spec import OnPolicy as Choice
 from hotloop.spec import Spec
 from hotloop.trees import num_bytes
@@ -56,6 +57,7 @@ class OnPolicy:
     """The on-policy pipeline of one spec: stages as methods, no state of its own."""
 
     replay = None
+    step_envs: StepEnvs
 
     def __init__(self, spec: Spec, env: DeviceEnv, engine: JaxEngine) -> None:
         if spec.on_policy is None:
@@ -64,6 +66,7 @@ class OnPolicy:
             raise SpecError("env.action_mask is true, but on_policy learns with all actions; leave one of the two out")
         self.spec, self.env, self.engine, self.update = spec, env, engine, engine.update
         self.choice: Choice = spec.on_policy
+        self.step_envs = step_all
         self.block_plan = spec.block_plan
 
     def init(self, seed: jax.Array) -> OnPolicyState:
@@ -93,9 +96,13 @@ class OnPolicy:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.blocks)
         act_key, shuffle_key = jax.random.split(key)
         actor, steps, totals = self.collect(state, act_key)
-        batches = self.shuffle(steps, self.targets(state.learner, actor, steps), shuffle_key)
+        with jax.named_scope("targets"):
+            return_TN = self.targets(state.learner, actor, steps)
+        with jax.named_scope("sample"):
+            batches = self.shuffle(steps, return_TN, shuffle_key)
         rate = self.engine.learning_rate(state.env_steps)
-        learner, _, sums = self.update(state.learner, batches, rate)
+        with jax.named_scope("learn"):
+            learner, _, sums = self.update(state.learner, batches, rate)
         env_steps = state.env_steps + self.block_plan.env_steps
         return OnPolicyState(
             learner=learner,
@@ -112,10 +119,6 @@ class OnPolicy:
         """Act and step; returns the block's steps in order, T of them."""
         num_envs, vector_steps, _ = self.block_plan
         params = state.learner.params
-
-        def choose(actor: ActorState, explore_N: jax.Array, key: jax.Array) -> tuple[jax.Array, Any]:
-            q_NA = self.engine.q_values(params, actor.obs)
-            return self.engine.explore(q_NA, explore_N, key), q_NA
 
         def record(actor: ActorState, moved: Moved, q_NA: jax.Array) -> tuple[ActorState, Collected]:
             # The next step asks the network about s_t anyway, except where a reset takes its place. Only a truncated
@@ -134,11 +137,21 @@ class OnPolicy:
 
         def one(carry: tuple[ActorState, Totals[jax.Array]], i: jax.Array) -> Any:
             env_steps, step_key = state.env_steps + i * num_envs, jax.random.fold_in(key, i)
-            return vector_step(self.spec, self.env, self.engine, carry, env_steps, step_key, choose, record)
+            choose = partial(self.choose, params)
+            return vector_step(
+                self.spec, self.env, self.engine, carry, env_steps, step_key, choose, record, self.step_envs
+            )
 
         numbers = jnp.arange(vector_steps, dtype=jnp.int32)
         (actor, totals), steps = jax.lax.scan(one, (state.actor, state.totals), numbers)
         return actor, steps, totals
+
+    def choose(
+        self, params: jax.Array, actor: ActorState, explore_N: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Exploring actions, and the Q-values (N, A) that they were chosen by."""
+        q_NA = self.engine.q_values(params, actor.obs)
+        return self.engine.explore(q_NA, explore_N, key), q_NA
 
     def targets(self, learner: LearnerState, actor: ActorState, steps: Collected) -> jax.Array:
         """λ-returns (T, N) of a block, by the weights it was collected with."""

@@ -3,7 +3,7 @@
 The same functions on the same keys, so it ends in the same bits as `fused`; slower, and easier to look into.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -37,14 +37,20 @@ class StageByStage:
 
     def __init__(self) -> None:
         self.spans = Spans("step", "insert", "sample", "update", "evaluate", "log")
-        self._compiled: dict[str, Callable[..., Any]] = {}
+        self.programs: dict[str, Callable[..., Any]] = {}
+
+    def but_for(self, names: Collection[str]) -> "StageByStage":
+        """Another one, with the same programs but for these stages: those it is still to compile."""
+        other = StageByStage()
+        other.programs = {name: program for name, program in self.programs.items() if name not in names}
+        return other
 
     def stage(self, name: str, stage: Callable[..., Any], *inputs: Any) -> Any:
         """Call it."""
-        if name not in self._compiled:
-            self._compiled[name] = jax.jit(stage, donate_argnums=DONATES.get(name, ()))
+        if name not in self.programs:
+            self.programs[name] = jax.jit(stage, donate_argnums=DONATES.get(name, ()))
         with self.spans[SPANS[name]]:
-            return jax.block_until_ready(self._compiled[name](*inputs))  # sync
+            return jax.block_until_ready(self.programs[name](*inputs))  # sync
 
     def one_of(self, choice: Any, yes: Callable[[Any], Any], no: Callable[[Any], Any], value: Any) -> Any:
         """Look which it is, and call that."""
@@ -66,12 +72,12 @@ class Stepwise(Fused):
         if spec.members.are_many:
             raise SpecError(f"seeds is {spec.seeds}, but sync trains one seed at a time; use pipeline fused")
         super().__init__(spec, env, engine)
-        self._run = StageByStage()
+        self.runner = StageByStage()
 
     def session(self, members: Members) -> Session:
         """The state of a run, for the host loop to drive."""
         session = DeviceSession(self, members, advance=self.advance_by_stages)
-        session.spans = self._run.spans
+        session.spans = self.runner.spans
         return session
 
     def advance_by_stages(self, state: FusedState, blocks: Any) -> FusedState:
@@ -82,5 +88,5 @@ class Stepwise(Fused):
                 break
             if int(state.learner.skipped_in_a_row) >= guard.skips_in_a_row:
                 break
-            state = self.run_block(state, self._run)
+            state = self.run_block(state, self.runner)
         return state

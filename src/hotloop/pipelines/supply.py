@@ -6,6 +6,7 @@ one learner (`process_run.py`) or those of a team (`process_team.py`).
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Protocol, runtime_checkable
@@ -26,7 +27,7 @@ from hotloop.spans import Spans
 from hotloop.spec import Spec
 from hotloop.transport.exchange import Exchange
 from hotloop.transport.form import Form
-from hotloop.transport.protocol import ActorStatus, Parcel
+from hotloop.transport.protocol import ActorState, ActorStatus, Parcel
 from hotloop.trees import Arrays
 
 PUBLISH_SECONDS = 0.02
@@ -35,7 +36,9 @@ LONGEST_UNPUBLISHED = 1.0
 """Seconds after which the same weights are published again while nothing is learned, with how far the run is."""
 WAIT_SECONDS = 0.25
 START_SECONDS = 0.01
-"""Between two looks at actors that start."""
+"""Between two looks at actors that start, or come to rest."""
+REST_SECONDS = 20.0
+"""Actors that are allowed nothing more are at rest within this time, or something is wrong."""
 
 
 class Learns(Protocol):
@@ -198,10 +201,14 @@ class Supply:
     def _publish(self) -> None:
         self.version, self._published_at, self._is_published = self.version + 1, time.monotonic(), True
         with self._spans["publish"]:
-            env_steps = np.asarray(self._learns.env_steps, np.int64)
-            self._end.publish(self.version, {**self._learns.named_weights(), ENV_STEPS: env_steps})
+            self.send_weights()
             if self._timeline is not None:
                 self._timeline.published(self.version)
+
+    def send_weights(self) -> None:
+        """Have actors find the present weights, as the version that it is."""
+        env_steps = np.asarray(self._learns.env_steps, np.int64)
+        self._end.publish(self.version, {**self._learns.named_weights(), ENV_STEPS: env_steps})
 
     # -- what is known of actors ------------------------------------------------------------------------
 
@@ -245,6 +252,20 @@ class Supply:
                 losses = self.crew.losses()
                 self._untold += losses
                 timeline.end(spans, losses)
+
+    def come_to_rest(self) -> None:
+        """Wait until all actors have made what they may make: they use no core until they are allowed more."""
+        made, until = -1, math.inf
+        while not all(map(self._is_at_rest, statuses := self.statuses())) and not self.spec.actors.here:
+            if (now := sum(status.transitions for status in statuses)) > made:  # slow envs are not those that hang
+                made, until = now, time.monotonic() + REST_SECONDS
+            elif time.monotonic() > until:
+                raise TimeoutError(f"actors made nothing for {REST_SECONDS:.0f} s, and are not at rest: {statuses}")
+            time.sleep(START_SECONDS)
+
+    def _is_at_rest(self, status: ActorStatus) -> bool:
+        has_room = status.parcels - status.released < self.form.slots
+        return status.state == ActorState.WAIT and (status.transitions >= status.allowance or not has_room)
 
     def statuses(self) -> list[ActorStatus]:
         """What is known of each actor."""

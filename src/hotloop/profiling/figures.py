@@ -102,6 +102,16 @@ class Function(TypedDict):
     share: float
 
 
+class Line(TypedDict):
+    """A line of a Python function of an env; its share is of the env's time."""
+
+    file: str
+    line: int
+    function: str
+    share: float
+    text: str
+
+
 class EnvProfile(TypedDict):
     """Where the time of an env's steps goes."""
 
@@ -110,6 +120,10 @@ class EnvProfile(TypedDict):
     steps_per_s: float
     us_per_step_while_profiled: float
     functions: list[Function]
+    lines: list[Line]
+    """Of the functions of the user's own that take most; none where they take little."""
+    rendering: float
+    """Share of functions that draw, with all that they call."""
 
 
 def per_episode(part: Stretch) -> tuple[float, float] | None:

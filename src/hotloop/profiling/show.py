@@ -1,13 +1,15 @@
 """A profile for people: a table, and a picture of it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hotloop.profiling.figures import AnyProfile, EnvProfile, Stage, Stretch, per_episode
+from hotloop.profiling.figures import AnyProfile, EnvProfile, Line, Stage, Stretch, per_episode
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from rich.console import Console
+    from rich.table import Table
 
 STAGE, PART, REST = "#4a6076", "#9db4c8", "#d8d4ca"
 STEP, EPISODE, LENGTH = "#4a6076", "#d6763e", "#5a8f5a"
@@ -82,6 +84,27 @@ def print_functions(found: EnvProfile, console: "Console") -> None:
     console.print(
         f"bold: your own code; under the profiler a step took {found['us_per_step_while_profiled']:.1f} us", style="dim"
     )
+    if found["lines"]:
+        console.print(table_of_lines(found["lines"]))
+
+
+def table_of_lines(lines: Sequence[Line]) -> "Table":
+    """`file.py:12 function`, its share, and what is written there."""
+    from rich.table import Table
+    from rich.text import Text
+
+    title = "lines of your own code, with what they call (tracing slows them; shares are what counts)"
+    table = Table(title=title, title_justify="left", show_edge=False)
+    for column in ("line", "share", ""):
+        table.add_column(column, justify="right" if column == "share" else "left")
+    for line in lines:
+        table.add_row(place_of(line), f"{line['share']:.0%}", Text(line["text"]))
+    return table
+
+
+def place_of(line: Line) -> str:
+    """`file.py:12 function`."""
+    return f"{line['file']}:{line['line']} {line['function']}"
 
 
 def draw(report: AnyProfile, name: str, path: Path) -> Path:

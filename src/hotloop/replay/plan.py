@@ -62,5 +62,5 @@ def readable(size: int) -> str:
 
 def available_host_memory() -> int:
     """Bytes that can be had without swapping, inside this process's container. Tests set HOTLOOP_MEMORY_LIMIT."""
-    free = min(int(psutil.virtual_memory().available), *left_by_groups().values())
+    free = min([int(psutil.virtual_memory().available), *left_by_groups().values()])
     return min(free, int(os.environ.get("HOTLOOP_MEMORY_LIMIT", free)))

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NamedTuple
 
+from hotloop import registry
 from hotloop.errors import HotloopError, SpecError, said
 from hotloop.interrupts import interrupts_held_back
 from hotloop.listeners import STOP, Evaluation
@@ -200,13 +201,9 @@ def _end_with_the_search() -> None:
 
 def _limit_threads(spec: Spec, threads: int) -> None:
     """Leave the other cores to other trials; threads that the user has set are kept."""
+    wanted: int = registry.imported(registry.ENGINES[spec.engine].threads)(spec)
     if spec.engine == "torch":
-        from hotloop.engines.torch.setup import choose_threads
-
-        os.environ.setdefault("OMP_NUM_THREADS", str(min(threads, choose_threads(spec))))
+        os.environ.setdefault("OMP_NUM_THREADS", str(min(threads, wanted)))
         return
-    from hotloop.engines.jax import setup
-
-    wanted = setup.choose_threads(spec)
     if spec.devices == 1 and (wanted > threads or spec.seeds > 1):
         os.environ.setdefault("PJRT_NPROC", str(min(wanted, threads)))

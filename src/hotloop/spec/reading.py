@@ -124,9 +124,26 @@ def parse_value(text: str) -> object:
 
 def to_yaml(spec: Spec) -> str:
     """Write every field that means something, defaults too, so that the file says all that was decided."""
+    return _dumped(plain(spec))
+
+
+def with_base(preset: str, changes: Mapping[str, object]) -> str:
+    """The text of a spec that begins with `base: PRESET`; `changes` maps dotted paths to values."""
+    data: dict[str, object] = {"base": preset}
+    for path, value in changes.items():
+        _set(data, path, value)
+    return _dumped(data)
+
+
+def as_given(spec: Spec) -> str:
+    """The text of a spec with what was given of it, without defaults."""
+    return _dumped(given(spec))
+
+
+def _dumped(data: dict[str, object]) -> str:
     import yaml
 
-    text: str = yaml.dump(plain(spec), Dumper=_yaml_dumper(), sort_keys=False, allow_unicode=True, width=110)
+    text: str = yaml.dump(data, Dumper=_yaml_dumper(), sort_keys=False, allow_unicode=True, width=110)
     return text
 
 

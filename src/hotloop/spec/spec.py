@@ -70,6 +70,10 @@ class Spec(Section):
     loss so that small gradients do not vanish."""
     devices: PositiveInt = 1
     """Devices over which each batch is split."""
+    threads: PositiveInt | None = None
+    """Threads with which the engine computes on a CPU. null: one for small networks, all cores for wide layers and
+    images. Variables of the environment that say so (XLA_FLAGS, PJRT_NPROC; OMP_NUM_THREADS for engine torch) go
+    first."""
     pipeline: str = "auto"
     """How experience flows to the learner; auto chooses by the env, for slow Gymnasium envs by a trial
     (`actors.measure`), and says so."""
@@ -175,6 +179,8 @@ class Spec(Section):
     @property
     def replay_ratio(self) -> float:
         """Gradient steps per transition, once it learns."""
+        if self.on_policy is not None:
+            return self.block_plan.updates / self.block_plan.env_steps
         if self.turns is None:
             return self.updates_per_step
         return self.turns.updates / max(self.turns.every, self.env.num_envs)

@@ -16,8 +16,11 @@ _POOL = "PJRT_NPROC"
 """Threads of XLA's pool. The flags above are for Eigen; the library that does its products has only this one."""
 
 
+VARIABLES = ("XLA_FLAGS", _POOL)
 _chosen: list[str] = []
 """Flags that were chosen in this process, and what was said of them."""
+_before: dict[str, str] = {}
+"""Variables of the environment as they were before that."""
 WORTH_A_POOL = 12_000_000
 """Multiplications of a matrix product from which on several threads are faster than one: measured on two cores, an
 update of 256-256 took 1.1 times as long with batch 128 (8 million), and 0.7 times with batch 192 (13 million)."""
@@ -27,7 +30,10 @@ an update of 1024-1024 took 3.6, 2.3 and 1.2 times as long with batch 64, 128 an
 
 
 def choose_threads(spec: Spec) -> int:
-    """One XLA thread for small networks (handing work to a pool costs more than the work), all for large ones."""
+    """As the spec says; else one XLA thread for small networks (handing work to a pool costs more than the work), all
+    for large ones."""
+    if spec.threads is not None:
+        return spec.threads
     products = dense_products(spec)
     is_large = any(rows * wide * high >= WORTH_A_POOL for rows, wide, high in products)
     is_large &= all(rows >= NARROWEST * max(wide, high) for rows, wide, high in products)
@@ -71,12 +77,14 @@ def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, str]:
         said = "as this process started JAX"
     else:
         multi = "true" if threads > 1 else "false"
+        _before.update({name: os.environ[name] for name in VARIABLES if name in os.environ})
         devices = max(min(_side_by_side(spec), os.cpu_count() or 1), spec.devices)
         # First of all: what follows a flag without dashes is not read.
         more = f"--{_DEVICES}={devices} " if devices > 1 and _DEVICES not in flags else ""
         os.environ["XLA_FLAGS"] = f"{more}{flags} --{_EIGEN}={multi} {_INTRA}={threads}".strip()
         os.environ[_POOL] = str(threads * devices)
-        said = f"{threads} (chosen for this network)" + (f" on each of {devices} CPU devices" if more else "")
+        why = "chosen for this network" if spec.threads is None else "as the spec says"
+        said = f"{threads} ({why})" + (f" on each of {devices} CPU devices" if more else "")
         _chosen[:] = [os.environ["XLA_FLAGS"], said.replace("this network", "the first network of this process")]
     import jax
 
@@ -86,6 +94,13 @@ def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, str]:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return {"threads": said, "device": jax.devices()[0].device_kind, "backend": jax.default_backend()}
+
+
+def users_variables() -> dict[str, str]:
+    """Variables of the environment that say something of threads, without what was chosen here."""
+    if _chosen and os.environ.get("XLA_FLAGS") == _chosen[0]:
+        return dict(_before)
+    return {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
 def _keep_large_memory() -> None:

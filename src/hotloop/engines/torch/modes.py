@@ -11,12 +11,11 @@ from hotloop.engines.protocol import Choice
 from hotloop.engines.torch.compiled import CompiledSteps
 from hotloop.engines.torch.gradient_steps import GradientSteps, LearnerState, Stepped, Work
 from hotloop.engines.torch.network import QNetwork
+from hotloop.engines.torch.setup import WORTH_COMPILING
 from hotloop.errors import SpecError
 from hotloop.spec import Spec
 
 FIELD = "torch.mode"
-WORTH_COMPILING = 60.0
-"""Seconds of eager gradient steps in a run from which on compiling is tried: it takes half of that, once."""
 ROUNDS = 5
 NEAR = {"float32": 0.01, "bfloat16": 0.3, "float16": 0.1}
 """How far apart weights may be that were learned in two ways, as a share of the way they have gone; by precision."""

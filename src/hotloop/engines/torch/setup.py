@@ -16,6 +16,8 @@ DEVICE = "HOTLOOP_TORCH_DEVICE"
 """Names the device: cpu, cuda or cuda:1. Without it, it is the first GPU if there is one."""
 _PROGRAMS = "TORCHINDUCTOR_CACHE_DIR"
 """Where Inductor keeps what it compiles; by itself it would choose a folder below /tmp."""
+WORTH_COMPILING = 60.0
+"""Seconds of eager gradient steps in a run from which on compiling is tried: it takes half of that, once."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 WORTH_A_POOL = 12_000_000
 """Multiplications of a layer from which on all cores work on it; below, they would wait for each other."""
@@ -31,7 +33,7 @@ def start(spec: Spec, steps_meanwhile: bool = False) -> dict[str, str]:
     if chosen is None:
         threads = choose_threads(spec)
         torch.set_num_threads(threads)
-        said = f"{threads} (chosen for this network)"
+        said = f"{threads} ({'chosen for this network' if spec.threads is None else 'as the spec says'})"
     else:
         said = f"{chosen}={os.environ[chosen]}"
     os.environ.setdefault(_PROGRAMS, str(program_cache("torch")))
@@ -85,11 +87,14 @@ def choose_device() -> "torch.device":
 
 
 def choose_threads(spec: Spec) -> int:
-    """One thread for small networks (handing work to a pool costs more than the work), all for large ones.
+    """As the spec says; else one thread for small networks (handing work to a pool costs more than the work), all for
+    large ones.
 
     One for a network of the user's own, unless its record says that it sees images: OMP_NUM_THREADS says otherwise.
     """
     network, batch = spec.network, spec.replay.batch_size
+    if spec.threads is not None:
+        return spec.threads
     if spec.sees_images:
         return os.cpu_count() or 1
     if not isinstance(network, Network):

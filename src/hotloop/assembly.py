@@ -331,11 +331,12 @@ class Player:
 
     def _look_at_team(self) -> "TeamSpaces":
         """The spaces of an env with several agents, of which one is made and closed again."""
-        team = self._open_team(1)
+        team = self.open_team(1)
         team.close()
         return team.spaces
 
-    def _open_team(self, num_envs: int, **changes: object) -> "TeamEnvs":
+    def open_team(self, num_envs: int, **changes: object) -> "TeamEnvs":
+        """So many envs with several agents as those that are trained on; whoever asked closes them."""
         from hotloop.envs.team import open_team
 
         env = self.spec.env
@@ -508,12 +509,12 @@ class Assembly(Player):
         if registry.opens_envs_elsewhere(self.pipeline_choice.name):
             spaces = super()._look_at_team()
         else:
-            self.team = self._open_team(self.spec.env.num_envs)
+            self.team = self.open_team(self.spec.env.num_envs)
             spaces = self.team.spaces
         changes = self.spec.evaluation.options
         if changes and self.spec.evaluation.every:
             try:
-                played = self._open_team(1, **changes)
+                played = self.open_team(1, **changes)
             except SpecError as error:
                 raise SpecError(f"evaluation.options: {error}") from None
             played.close()

@@ -20,7 +20,8 @@ import math
 import random
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -37,6 +38,7 @@ from hotloop.trial import TookTooLong, Trial, trial
 
 if TYPE_CHECKING:
     from hotloop.envs.host import HostEnvs
+    from hotloop.envs.team import TeamEnvs, TeamStep
 
 ELSEWHERE = "processes"
 FEWEST_STEPS = 2_000
@@ -152,26 +154,34 @@ class Look(NamedTuple):
 
 
 def look_at_one(assembly: Assembly) -> Look:
-    """How long steps of one env take, of which some are taken; it is then closed."""
+    """How long steps of one env take (turns of all its agents, where there are several), of which some are taken; it is
+    then closed."""
+    from hotloop.envs.host import HostEnvs
+
     spec, began = assembly.spec, time.perf_counter()
-    envs = assembly.open_one_env()
+    envs = assembly.open_one_env() if spec.agents is None else assembly.open_team(1)
     try:
-        if spec.env.action_mask:
+        if isinstance(envs, HostEnvs) and spec.env.action_mask:
             envs.mask_actions(spec.env.id)
         envs.reset(spec.seed)
         to_open, actions = time.perf_counter() - began, np.random.default_rng(spec.seed)
-        act_at_random(envs, actions)  # in which it may make what it needs
-        of_step, of_processor = min(_round(envs, actions) for _ in range(ROUNDS))
+        act: Callable[[], object] = (
+            partial(act_at_random, envs, actions)
+            if isinstance(envs, HostEnvs)
+            else partial(agents_act_at_random, envs, actions)
+        )
+        act()  # in which it may make what it needs
+        of_step, of_processor = min(_round(act) for _ in range(ROUNDS))
         return Look(to_open, of_step, min(1.0, of_processor / of_step))
     finally:
         envs.close()
 
 
-def _round(envs: "HostEnvs", actions: np.random.Generator) -> tuple[float, float]:
+def _round(act: Callable[[], object]) -> tuple[float, float]:
     """Seconds of a step, on average, and seconds of the processor."""
     began, used, steps = time.perf_counter(), time.process_time(), 0
     while True:
-        act_at_random(envs, actions)
+        act()
         steps, passed = steps + 1, time.perf_counter() - began
         if steps == STEPS_OF_ROUND or passed > SECONDS_OF_ROUND:
             return passed / steps, (time.process_time() - used) / steps
@@ -180,6 +190,12 @@ def _round(envs: "HostEnvs", actions: np.random.Generator) -> tuple[float, float
 def act_at_random(envs: "HostEnvs", actions: np.random.Generator) -> None:
     """Step all envs by legal actions; they begin anew by themselves."""
     envs.step(random_actions(envs.actions.size, envs.num_envs, envs.legal, actions))
+
+
+def agents_act_at_random(envs: "TeamEnvs", actions: np.random.Generator) -> "TeamStep":
+    """A turn of all envs in which every agent does anything."""
+    sizes = [each.actions.size for each in envs.spaces.each]
+    return envs.step([random_actions(size, envs.num_envs, None, actions) for size in sizes])
 
 
 # -- trials ---------------------------------------------------------------------------------------------

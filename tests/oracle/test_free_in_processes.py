@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
@@ -12,7 +13,7 @@ from hotloop.assembly import Assembly, Own
 from hotloop.doctor.examination import examine
 from hotloop.doctor.free_in_processes import SLOWER, FreeInProcesses, WithActors
 from hotloop.doctor.free_team import FreeTeam
-from hotloop.doctor.look_at_processes import _recording
+from hotloop.doctor.look_at_processes import recording_of
 from hotloop.doctor.recorded_env import RECORDED, RecordedEnv, record
 from hotloop.envs.host import open_envs
 from hotloop.envs.own import OwnEnvId
@@ -74,7 +75,7 @@ def test_of_a_run_with_actors_one_stage_is_not_done_and_all_others_are(monkeypat
             ("publish", run.supply, "send_weights"),
         ):
             counted(monkeypatch, calls, stage, owner, name)
-        free = FreeInProcesses(run, assembly.pipeline, _recording(assembly))
+        free = FreeInProcesses(run, assembly.pipeline, partial(RecordedEnv, recording_of(assembly)))
         counted(monkeypatch, calls, "publish", free._others, "send_weights")
         monkeypatch.setattr("hotloop.pipelines.supply.PUBLISH_SECONDS", 0.0)
         assert free.prepare(1_000)

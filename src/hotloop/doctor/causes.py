@@ -78,6 +78,10 @@ class Cause(NamedTuple):
     """Of the user's own code, that take most of it."""
     is_verdict: str = BY_SHARE
     """When it may be the verdict, as `losses.py` has it."""
+    is_beside: bool = False
+    """Whether it goes on while something longer does: its share is what the run gains without it."""
+    is_loss: bool = False
+    """Whether it happens within stages: its share is a part of theirs."""
 
 
 def causes_of(seen: Examined) -> list[Cause]:
@@ -143,7 +147,8 @@ def _of_stage(seen: Examined, name: str, stage: Stage) -> Cause:
     if limits is not None:
         at_limit, arithmetic = limits.share(name, stage.seconds), limits.arithmetic(stage.seconds)
         if name == "step" and limits.bare_step is not None:
-            evidence.append(f"a step of the bare env takes {in_time(limits.bare_step)}")
+            at_once = f", and {limits.at_once} step at the same time" if limits.at_once > 1 else ""
+            evidence.append(f"a step of one env by itself takes {in_time(limits.bare_step)}{at_once}")
         evidence += [words for words in [limits.in_words(name, stage.seconds)] if words]
     if name == "update":
         evidence.append(_bound_by(arithmetic))
@@ -164,7 +169,7 @@ def _of_stage(seen: Examined, name: str, stage: Stage) -> Cause:
             evidence.append(f"{lines[0]['share']:.0%} of it at {where}: {lines[0]['text']}")
     remedy, changes = what_to_do(seen, cause)
     said = (where, evidence, remedy, changes, predicted, measured, at_limit, name, lines)
-    return Cause(cause, share, stage.seconds, *said)
+    return Cause(cause, share, stage.seconds, *said, is_beside=stage.is_beside)
 
 
 def _bound_by(arithmetic: float | None) -> str:
@@ -226,7 +231,7 @@ def _of_loss(seen: Examined, loss: Loss) -> Cause:
     predicted = 1 / max(1 - loss.share, 1e-3) if is_time and loss.cause != "longer-episodes" else None
     seconds = loss.share * seen.seconds if is_time else 0.0
     said = (loss.where, loss.evidence, loss.remedy, False, predicted, None, None, loss.where)
-    return Cause(loss.cause, loss.share, seconds, *said, is_verdict=loss.is_verdict)
+    return Cause(loss.cause, loss.share, seconds, *said, is_verdict=loss.is_verdict, is_loss=True)
 
 
 def in_time(seconds: float) -> str:

@@ -24,6 +24,7 @@ from hotloop.pipelines.device_session import DeviceSession
 from hotloop.pipelines.host_run import HostRun
 from hotloop.pipelines.host_team import HostTeam
 from hotloop.pipelines.process_run import ProcessRun
+from hotloop.pipelines.process_team import ProcessTeam
 from hotloop.pipelines.session import Session
 from hotloop.pipelines.supply import InProcesses
 from hotloop.profiling.figures import EnvProfile
@@ -198,18 +199,13 @@ def _chooses_mode(spec: Spec) -> bool:
 
 
 def _refuse(assembly: Assembly, pipeline: str) -> None:
-    if assembly.spec.agents is not None and pipeline == "processes":
-        raise _not_yet("several agents in processes")
     if pipeline not in LOOKED_INTO:
-        raise _not_yet(f"pipeline {pipeline}")
+        raise SpecError(
+            f"the doctor does not look into runs with pipeline {pipeline} yet; `hotloop profile` says where their time "
+            "goes"
+        )
     if refusal := memory_plan(assembly).refusal():
         raise SpecError(refusal)
-
-
-def _not_yet(what: str) -> SpecError:
-    return SpecError(
-        f"the doctor does not look into runs with {what} yet; `hotloop profile` says where their time goes"
-    )
 
 
 def _notices(assembly: Assembly, spec: Spec) -> list[str]:
@@ -238,7 +234,7 @@ Look = Callable[[float, Reporter], tuple[Comparison, dict[str, Stage]]]
 
 def _look_of(assembly: Assembly, session: Session) -> Look:
     """All that is made before the first slice."""
-    if isinstance(session, ProcessRun):
+    if isinstance(session, ProcessRun | ProcessTeam):
         from hotloop.doctor.look_at_processes import look_at_processes
 
         return look_at_processes(assembly, session)
@@ -290,11 +286,17 @@ def _fill(session: HostRun | HostTeam, free: FreeOnHost | FreeTeam) -> None:
 
 
 def _of_device(found: Comparison, whole: float) -> dict[str, Stage]:
-    """A program has no clock inside; where each stage is a call of its own (`stepwise.py`), most have a span."""
+    """A program has no clock inside; where each stage is a call of its own (`stepwise.py`), most have a span.
+
+    What stages save, each free alone, may add up to more than there is: each leaves the others warmer caches. Their
+    seconds are shares of the whole.
+    """
+    saved = {name: max(0.0, whole * (1 - 1 / ratio.value)) for name, ratio in found.times_as_fast.items()}
+    part = min(1.0, whole / max(sum(saved.values()), 1e-12))
     timed = {name: found.stage_seconds.get(name, 0.0) for name in ("insert", "sample", "update")}
     return {
         name: Stage(
-            max(0.0, whole * (1 - 1 / ratio.value)),
+            part * saved[name],
             False,
             whole / (whole - timed[name]) if timed.get(name) else None,
             ratio,

@@ -2,7 +2,7 @@
 
 | stage | what stands in for it |
 |---|---|
-| step | other actors, whose envs show what was recorded (`recorded_env.py`); those of the run rest meanwhile |
+| step | other actors, whose envs show what was recorded (`recorded_env.py`, `recorded_team.py`); its own rest |
 | insert | parcels are counted, and nothing of them is stored |
 | sample, transfer, update | as in this process (`free_on_host.py`) |
 | publish | weights are not sent; actors go on with those they have |
@@ -13,20 +13,23 @@ whenever something changes, and only then does a slice begin.
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import numpy as np
 
-from hotloop.doctor.free_on_host import Change, FreeLearner, in_place_of
-from hotloop.doctor.recorded_env import RecordedEnv, Recording
+from hotloop.doctor.free_learners import FreeLearners
+from hotloop.doctor.free_on_host import Change, in_place_of
 from hotloop.doctor.slices import HasSeconds
+from hotloop.envs.gym_types import Make
 from hotloop.pipelines.actor_figures import processor_seconds
 from hotloop.pipelines.actor_parcels import transitions_ahead
 from hotloop.pipelines.crews import AnyCrew, Brought, Seats, crew_of
+from hotloop.pipelines.parcel_learner import ParcelLearner
 from hotloop.pipelines.process_run import ProcessRun
-from hotloop.pipelines.processes import ProcessesPipeline
+from hotloop.pipelines.process_team import ProcessTeam
+from hotloop.pipelines.processes import ActorsPipeline
 from hotloop.pipelines.session import Reading
 from hotloop.pipelines.supply import Supply
 from hotloop.replay.parcels import Account, Packed
@@ -44,45 +47,49 @@ ACTORS_WAIT, LEARNER_WAITS, WORK_OF_ACTORS, WORK_OF_LEARNER = "actors wait", "wa
 """Seconds that are no stage's: both sides waiting, and those of a processor."""
 
 
+AnyRun = ProcessRun | ProcessTeam
+
+
 class FreeInProcesses:
     """The stages of a run that can be free; it must have learned already."""
 
-    def __init__(self, run: ProcessRun, pipeline: ProcessesPipeline, recording: Recording) -> None:
-        """Starts actors of its own; they end with those of the pipeline."""
-        self._run, self.learner = run, FreeLearner(run)
+    def __init__(self, run: AnyRun, pipeline: ActorsPipeline, recorded: Make | None) -> None:
+        """Starts actors of its own, which end with those of the pipeline: `recorded` makes their envs. Without it steps
+        are never free."""
+        self._run, self._learners = run, FreeLearners(learners_of(run))
         self._stock = 1 + math.ceil(sum(transitions_ahead(run.spec, pipeline.form.actors)) / run.block_plan.env_steps)
-        self._others = Supply(
-            _without_options(run.spec), pipeline.form, run.spans, _Elsewhere(run, pipeline, recording)
-        )
-        pipeline.supplies.append(self._others)
-        self._others.begin()
         self.delay = 0.0
         """Seconds of a block that are waited out while the learner is slower."""
         free: dict[str, Change] = {
-            "step": self._recorded_steps,
             "insert": self._nothing_stored,
-            **self.learner.stages,
+            **self._learners.stages,
             "publish": self._nothing_sent,
         }
+        if recorded is not None:
+            elsewhere = _Elsewhere(run, recorded, pipeline.brought.network)
+            self._others = Supply(_without_options(run.spec), pipeline.form, run.spans, elsewhere)
+            pipeline.supplies.append(self._others)
+            self._others.begin()
+            free = {"step": self._recorded_steps, **free}
         self.stages: dict[str, Change] = {name: partial(self._settled, change) for name, change in free.items()}
         self.ways: dict[str, Change] = {**self.stages, SLOWER: partial(self._settled, self._slower)}
 
     def prepare(self, most_blocks: int) -> bool:
         """Let the run go on as it is until all that will stand in was seen; False if it was not in so many blocks."""
-        with self.learner.prepared():
+        with self._learners.prepared():
             for _ in range(most_blocks):
                 self._run.advance(1)
-                if self.learner.is_prepared:
+                if self._learners.is_prepared:
                     break
         self._use_up()
         began = time.perf_counter()
         self._run.advance(self._stock)
         self.delay = DELAYED * (time.perf_counter() - began) / self._stock
-        return self.learner.is_prepared
+        return self._learners.is_prepared
 
     def fill(self, seconds: float) -> None:
         """Store recorded steps until the replay is full, or for so long."""
-        replay, until = self._run.learner.replay, time.monotonic() + seconds
+        replay, until = learners_of(self._run)[0].learner.replay, time.monotonic() + seconds
         with ExitStack() as freed:
             for name, change in self.stages.items():
                 if name != "insert":
@@ -117,7 +124,9 @@ class FreeInProcesses:
         def forget(parcel: Packed) -> None:
             del parcel
 
-        with in_place_of(self._run.learner.replay, "take_in", forget):
+        with ExitStack() as forgotten:
+            for each in learners_of(self._run):
+                forgotten.enter_context(in_place_of(each.learner.replay, "take_in", forget))
             yield
 
     @contextmanager
@@ -142,8 +151,8 @@ class FreeInProcesses:
 class _Elsewhere:
     """What actors with recorded envs need of whoever learns from them: all as of the run, but for their envs."""
 
-    def __init__(self, run: ProcessRun, pipeline: ProcessesPipeline, recording: Recording) -> None:
-        self._run, self._network, self._make = run, pipeline.brought.network, partial(RecordedEnv, recording)
+    def __init__(self, run: AnyRun, make: Make, network: object) -> None:
+        self._run, self._brought = run, Brought(make, network)
 
     @property
     def env_steps(self) -> int:
@@ -153,12 +162,18 @@ class _Elsewhere:
         return self._run.named_weights()
 
     def new_crew(self, exchange: Exchange) -> AnyCrew:
-        run = self._run
-        seats, brought = Seats(exchange, run.seed, run.blocks, (run.seed,)), Brought(self._make, self._network)
-        return crew_of(_without_options(run.spec), seats, brought, [run.engine], [run.acts_with == "NumPy"])
+        run, learners = self._run, learners_of(self._run)
+        seats = Seats(exchange, run.spec.seed, run.blocks, tuple(each.seed for each in learners))
+        engines, in_numpy = zip(*((each.engine, each.acts_with == "NumPy") for each in learners), strict=True)
+        return crew_of(_without_options(run.spec), seats, self._brought, engines, in_numpy)
 
     def store(self, parcel: Arrays) -> Account[np.ndarray]:
         return self._run.store(parcel)
+
+
+def learners_of(run: AnyRun) -> Sequence[ParcelLearner]:
+    """The one of a run, or those of a team."""
+    return run.runs if isinstance(run, ProcessTeam) else [run]
 
 
 def _without_options(spec: Spec) -> Spec:
@@ -173,7 +188,7 @@ class WithActors:
     Seconds of actors are means over them: as many as pass while each does its share.
     """
 
-    def __init__(self, run: ProcessRun) -> None:
+    def __init__(self, run: AnyRun) -> None:
         self._run = run
         self.spans: HasSeconds = self
 

@@ -7,13 +7,13 @@
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 import numpy as np
 
-from hotloop.doctor.free_on_host import RECORDED, Change, FreeActor, FreeLearner, copied, in_place_of, no_update
-from hotloop.engines.protocol import Learned, Lesson, State
+from hotloop.doctor.free_learners import FreeLearners, all_at_once
+from hotloop.doctor.free_on_host import RECORDED, Change, FreeActor, copied, in_place_of
 from hotloop.envs.team import TeamStep
 from hotloop.pipelines.host_team import HostTeam
 from hotloop.trees import Arrays, tree_map
@@ -25,40 +25,26 @@ class FreeTeam:
     def __init__(self, team: HostTeam) -> None:
         self._team, self._turns = team, list[TeamStep]()
         self._first: list[Arrays] = []
-        self._learners = [FreeLearner(run) for run in team.runs]
+        self._learners = FreeLearners(team.runs)
         self._actors = [FreeActor(run) for run in team.runs]
         of_all: dict[str, list[Change]] = {
             "select": [actor.random_actions for actor in self._actors],
             "insert": [actor.nothing_stored for actor in self._actors],
         }
-        for name in self._learners[0].stages:
-            of_all[name] = [learner.stages[name] for learner in self._learners if name in learner.stages]
-        of_all["update"].append(self._no_update_together)
         self.stages: dict[str, Change] = {
             "step": self._recorded_turns,
-            **{name: partial(_all_at_once, changes) for name, changes in of_all.items()},
+            **{name: partial(all_at_once, changes) for name, changes in of_all.items()},
+            **self._learners.stages,
         }
 
-    @contextmanager
-    def prepared(self) -> Iterator[None]:
+    def prepared(self) -> AbstractContextManager[None]:
         """Within, the run goes on as it is and what will stand in is kept: let it run for some blocks."""
-        with _all_at_once([learner.prepared for learner in self._learners]):
-            yield
+        return self._learners.prepared()
 
     @property
     def is_prepared(self) -> bool:
         """Whether all that will stand in was seen."""
-        return all(learner.is_prepared for learner in self._learners)
-
-    @contextmanager
-    def _no_update_together(self) -> Iterator[None]:
-        stay = no_update(self._team.spec.updates_per_draw)
-
-        def all_stay(lessons: Sequence[Lesson[State]]) -> list[Learned[State]]:
-            return [stay(*lesson) for lesson in lessons]
-
-        with in_place_of(self._team.runs[0].engine, "update_all", all_stay):
-            yield
+        return self._learners.is_prepared
 
     @contextmanager
     def _recorded_turns(self) -> Iterator[None]:
@@ -116,11 +102,3 @@ class FreeTeam:
     def _begin_at(self, seen: Sequence[Arrays]) -> None:
         for actor, obs in zip(self._actors, seen, strict=True):
             actor.begin_at(obs)
-
-
-@contextmanager
-def _all_at_once(changes: Sequence[Change]) -> Iterator[None]:
-    with ExitStack() as all_of_them:
-        for change in changes:
-            all_of_them.enter_context(change())
-        yield

@@ -18,6 +18,7 @@ import numpy as np
 from hotloop import registry
 from hotloop.assembly import Assembly
 from hotloop.cores import usable_cores
+from hotloop.doctor.bare_env import bare_step_of
 from hotloop.engines.draws import draw
 from hotloop.engines.products import Products, seconds_of
 from hotloop.engines.protocol import Engine, Lesson, State
@@ -27,6 +28,7 @@ from hotloop.pipelines.device_session import DeviceSession
 from hotloop.pipelines.host_run import HostRun
 from hotloop.pipelines.learning_run import LearningRun
 from hotloop.pipelines.session import Session
+from hotloop.pipelines.supply import InProcesses
 from hotloop.plain import Figures
 from hotloop.replay.host import HostReplay
 from hotloop.spec import Spec
@@ -63,6 +65,8 @@ class Limits(NamedTuple):
     cores: int
     gradient_step: float | None = None
     """Seconds of one by itself, as fast as it was; None on the device, where it is a part of the program."""
+    at_once: int = 1
+    """Envs on the host that step at the same time."""
 
     def arithmetic(self, seconds: float) -> float | None:
         """How much of gradient steps that take so many seconds of an env step are their products.
@@ -113,16 +117,19 @@ def limits_of(session: Session, assembly: Assembly, look: Look | None) -> Limits
     if products is not None:
         least["update"] = products.seconds * spec.replay_ratio
     least |= _copies(session, assembly)
-    bare_step, cores = (None if look is None else look.of_step), usable_cores()
-    if look is not None and not _steps_in_one_call(session):
-        least["step"] = look.of_step / envs_at_once(spec, look.busy, cores)
+    bare_step, cores = (None if look is None else bare_step_of(assembly) or look.of_step), usable_cores()
+    at_once = 1 if look is None else envs_at_once(session, spec, look.busy, cores)
+    if bare_step is not None and not _steps_in_one_call(session):
+        least["step"] = bare_step / at_once
     in_turn = look is not None and not _steps_in_one_call(session) and spec.env.vectorization in ("auto", "sync")
     gradient_step = _gradient_step(session, assembly) if isinstance(session, HostRun) else None
-    return Limits(least, products, bare_step, in_turn, cores, gradient_step)
+    return Limits(least, products, bare_step, in_turn, cores, gradient_step, at_once)
 
 
-def envs_at_once(spec: Spec, busy: float, cores: int) -> int:
+def envs_at_once(session: Session, spec: Spec, busy: float, cores: int) -> int:
     """How many envs step at the same time; `busy` is the share of a step in which one uses a core."""
+    if isinstance(session, InProcesses):
+        return session.supply.form.actors
     if spec.env.vectorization not in ("async", "threads"):
         return 1
     return spec.env.num_envs if busy < MOSTLY_WAITS else min(cores, spec.env.num_envs)

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 
 from hotloop.doctor.causes import Cause, causes_of
 from hotloop.doctor.diagnosis import Diagnosis
-from hotloop.doctor.report import TITLES, at_limits, cells_of, machine_line, next_step, sentence, verdict_named
+from hotloop.doctor.report import (
+    TITLES,
+    at_limits,
+    cells_of,
+    machine_line,
+    next_step,
+    on_shares,
+    sentence,
+    verdict_line,
+)
 from hotloop.profiling.show import place_of
 
 if TYPE_CHECKING:
@@ -33,15 +42,14 @@ def page_of(diagnosis: Diagnosis) -> str:
     """All of it."""
     seen = diagnosis.seen
     causes = causes_of(seen)
-    named, words = verdict_named(causes)
-    lines = [("verdict", f"{named}: {words}"), ("why", sentence(causes)), ("next", next_step(diagnosis))]
+    lines = [("verdict", verdict_line(causes)), ("why", sentence(causes)), ("next", next_step(diagnosis))]
     footing = [f"{1 / seen.seconds:,.0f} env steps/s", f"pipeline {seen.pipeline}", f"{seen.rounds} rounds"]
     footing += [f"{name} {value}" for name, value in seen.machine.items()] + seen.notices
     parts = [
         f'<p><img alt="where the time goes" src="data:image/png;base64,{_picture(diagnosis, causes)}"></p>',
         "<h2>Where the time goes</h2>",
         table_of(TITLES, [cells_of(cause) for cause in causes]),
-        f"<p class=dim>{html.escape(at_limits(seen))}</p>",
+        *(f"<p class=dim>{html.escape(said)}</p>" for said in (on_shares(causes), at_limits(seen)) if said),
         *lines_of_code(causes, "share of the env's time"),
         "<h2>Settings that learn the same</h2>",
         table_of(

@@ -4,6 +4,7 @@ What it shows is what a network sees of the other one: observations as arrays, o
 """
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ class Recording(NamedTuple):
 def record(envs: HostEnvs, seed: int, info_keys: tuple[str, ...]) -> Recording:
     """Step a single env by random actions; `info_keys` are what its infos will have, as zeros."""
     random, spaces = np.random.default_rng(seed), envs.spaces
-    first, first_info = _only(envs.reset(seed)), _info(envs.legal, info_keys)
+    first, first_info = only(envs.reset(seed)), _info(envs.legal, info_keys)
     steps: list[tuple[Raw, float, bool, bool, Infos]] = []
     ended = False
     while not ended:
@@ -44,8 +45,8 @@ def record(envs: HostEnvs, seed: int, info_keys: tuple[str, ...]) -> Recording:
         terminated = bool(step.terminated[0])
         ended = terminated or bool(step.truncated[0]) or len(steps) == RECORDED - 1
         info = _info(step.final_legal, info_keys)
-        steps.append((_only(step.final_obs), float(step.reward[0]), terminated, ended and not terminated, info))
-    return Recording(_space_of(spaces.observations.shapes), spaces.action, first, first_info, steps)
+        steps.append((only(step.final_obs), float(step.reward[0]), terminated, ended and not terminated, info))
+    return Recording(space_of(spaces.observations.shapes), spaces.action, first, first_info, steps)
 
 
 class RecordedEnv(Env):
@@ -78,18 +79,23 @@ def seconds_around(recording: Recording, num_envs: int) -> float:
         envs.mask_actions("recorded")
     try:
         envs.reset(0)
-        actions, rounds = np.zeros(num_envs, np.int32), []
-        for _ in range(ROUNDS):
-            began = time.perf_counter()
-            for _ in range(RECORDED):
-                envs.step(actions)
-            rounds.append((time.perf_counter() - began) / RECORDED)
-        return min(rounds)
+        return seconds_of_steps(partial(envs.step, np.zeros(num_envs, np.int32)))
     finally:
         envs.close()
 
 
-def _only(obs: Arrays) -> Arrays:
+def seconds_of_steps(step: Callable[[], object]) -> float:
+    """Of one of them, in the fastest of some rounds."""
+    rounds = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        for _ in range(RECORDED):
+            step()
+        rounds.append((time.perf_counter() - began) / RECORDED)
+    return min(rounds)
+
+
+def only(obs: Arrays) -> Arrays:
     """That of the only env."""
     return tree_map(lambda leaf: np.array(leaf[0]), obs)
 
@@ -99,12 +105,12 @@ def _info(legal: np.ndarray | None, info_keys: tuple[str, ...]) -> Infos:
     return {**masks, **dict.fromkeys(info_keys, 0.0)}
 
 
-def _space_of(shapes: Specs) -> Space:
+def space_of(shapes: Specs) -> Space:
     """The space of arrays of these shapes."""
     if isinstance(shapes, dict):
-        return gym.spaces.Dict({name: _space_of(part) for name, part in shapes.items()})
+        return gym.spaces.Dict({name: space_of(part) for name, part in shapes.items()})
     if isinstance(shapes, tuple):
-        return gym.spaces.Tuple([_space_of(part) for part in shapes])
+        return gym.spaces.Tuple([space_of(part) for part in shapes])
     assert isinstance(shapes, ArraySpec)
     low, high = (0, 255) if shapes.dtype == np.uint8 else (-np.inf, np.inf)
     return gym.spaces.Box(low, high, shapes.shape, shapes.dtype.type)

@@ -88,11 +88,11 @@ def confidence(causes: list[Cause], verdict: Cause | None) -> str:
     return "high" if ahead > 0.2 else "medium" if ahead > 0.05 else "low"
 
 
-def verdict_named(causes: list[Cause]) -> tuple[str, str]:
-    """Its id, and in words."""
+def verdict_line(causes: list[Cause]) -> str:
+    """Its id, in words, and how sure it is."""
     verdict = verdict_of(causes)
     named = NOTHING if verdict is None else verdict.cause
-    return named, WORDS[named]
+    return f"{named}: {WORDS[named]} (confidence: {confidence(causes, verdict)})"
 
 
 def sentence(causes: list[Cause]) -> str:
@@ -121,14 +121,15 @@ def print_report(diagnosis: Diagnosis, console: "Console") -> None:
 
     seen = diagnosis.seen
     causes = causes_of(seen)
-    named, words = verdict_named(causes)
     lines = [
-        f"[bold]verdict[/bold]  {named}: {words}",
+        f"[bold]verdict[/bold]  {verdict_line(causes)}",
         f"[bold]why[/bold]      {escape(sentence(causes))}",
         f"[bold]next[/bold]     {escape(next_step(diagnosis))}",
     ]
     console.print(Panel("\n".join(lines), expand=False))
     console.print(_table_of_causes(diagnosis, causes))
+    if said := on_shares(causes):
+        console.print(said, style="dim", markup=False, highlight=False)
     if said := at_limits(seen):
         console.print(said, style="dim")
     for cause in causes:
@@ -178,13 +179,28 @@ def next_step(diagnosis: Diagnosis) -> str:
 def cells_of(cause: Cause) -> tuple[str, ...]:
     """A row of the table, below TITLES."""
     return (
-        cause.stage or cause.where,
+        _row_name(cause),
         in_time(cause.seconds),
         f"{cause.share:.0%}",
         "" if cause.predicted is None else f"{cause.predicted:.2f}x",
         str(cause.measured or ""),
         marked(cause),
     )
+
+
+def _row_name(cause: Cause) -> str:
+    """Marked where its share is not one of those that add up."""
+    name = cause.stage or cause.where
+    if cause.is_loss:
+        return f"({name})"
+    return f"{name} (beside)" if cause.is_beside else name
+
+
+def on_shares(causes: list[Cause]) -> str:
+    """Why shares do not add up, where they do not."""
+    beside, losses = any(cause.is_beside for cause in causes), any(cause.is_loss for cause in causes)
+    said = ["beside: goes on while something longer does; its share is what the run gains without it"] if beside else []
+    return "; ".join([*said, *(["(in brackets): happens within the stages"] if losses else [])])
 
 
 def _table_of_causes(diagnosis: Diagnosis, causes: list[Cause]) -> "Table":

@@ -142,4 +142,5 @@ def print_tuned(tuned: Tuned, path: Path | None, console: "Console") -> None:
         return
     changed = ", ".join(f"{name}: {value}" for name, value in tuned.changes.items())
     console.print(f"[bold]{tuned.gain}[/bold] as fast with {changed}")
+    console.print("  the best of those tried has been lucky, too: this is what it brought when it was tried once more")
     console.print(f"  spec       {path}", highlight=False)

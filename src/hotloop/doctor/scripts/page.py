@@ -5,7 +5,7 @@ import shlex
 
 from hotloop.doctor.causes import verdict_of
 from hotloop.doctor.page import draw_shares, in_letters, lines_of_code, table_of, whole_page
-from hotloop.doctor.report import TITLES, cells_of, verdict_named
+from hotloop.doctor.report import TITLES, cells_of, verdict_line
 from hotloop.doctor.scripts.diagnosis import ScriptDiagnosis
 from hotloop.doctor.scripts.findings import Found
 from hotloop.doctor.scripts.report import footing, next_step, tried_in_words, why
@@ -14,9 +14,8 @@ from hotloop.doctor.scripts.report import footing, next_step, tried_in_words, wh
 def page_of(diagnosis: ScriptDiagnosis) -> str:
     """All of it."""
     found = diagnosis.found
-    named, words = verdict_named(found.causes)
     verdict = verdict_of(found.causes)
-    box = [("verdict", f"{named}: {words}"), ("why", why(found)), ("next", next_step(found))]
+    box = [("verdict", verdict_line(found.causes)), ("why", why(found)), ("next", next_step(found))]
     parts = []
     if found.causes:
         parts = [

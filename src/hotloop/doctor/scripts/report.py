@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hotloop.doctor.causes import NOTHING, as_figures, verdict_of
-from hotloop.doctor.report import TITLES, cells_of, confidence, marked, sentence, verdict_named
+from hotloop.doctor.report import TITLES, cells_of, confidence, marked, sentence, verdict_line
 from hotloop.doctor.scripts.diagnosis import ScriptDiagnosis
 from hotloop.doctor.scripts.equivalent import Equivalent
 from hotloop.doctor.scripts.findings import Found
@@ -72,9 +72,8 @@ def print_report(diagnosis: ScriptDiagnosis, console: "Console") -> None:
     from rich.panel import Panel
     from rich.table import Table
 
-    named, words = verdict_named(found.causes)
     lines = [
-        f"[bold]verdict[/bold]  {named}: {words}" if found.causes else "[bold]verdict[/bold]  none",
+        f"[bold]verdict[/bold]  {verdict_line(found.causes)}" if found.causes else "[bold]verdict[/bold]  none",
         f"[bold]why[/bold]      {escape(why(found))}",
         f"[bold]next[/bold]     {escape(next_step(found))}",
     ]

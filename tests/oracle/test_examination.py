@@ -19,7 +19,6 @@ from hotloop.doctor.race import NO_TIME, race
 from hotloop.doctor.remedies import same_result
 from hotloop.doctor.report import figures_of, print_report
 from hotloop.doctor.slices import Ratio
-from hotloop.errors import SpecError
 from hotloop.plain import inner, number
 from hotloop.progress import Silent
 from hotloop.spec.reading import load_spec
@@ -141,17 +140,6 @@ def test_a_small_network_is_bound_by_overhead_in_torch_and_a_wide_one_by_arithme
         assert found.at_limit is not None
     assert seen.limits is not None
     assert {"insert", "sample", "step", "update"} <= set(seen.limits.least)
-
-
-REFUSED = {
-    "several agents in processes": {"env": {"id": "treasure"}, "pipeline": "processes"},
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_it_does_not_look_into_is_refused_in_a_line(what):
-    with pytest.raises(SpecError, match=rf"does not look into .*{what}.* yet"):
-        examine(load_spec(REFUSED[what]), Own(), 1.0, Silent())
 
 
 def test_turns_that_come_rarely_and_a_small_ring_are_looked_into():

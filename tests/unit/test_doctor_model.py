@@ -2,15 +2,7 @@
 
 import pytest
 
-from hotloop.doctor.model import (
-    MOST_SAVED,
-    TO_A_THREAD,
-    WARMER,
-    WARMEST,
-    seconds_if_concurrent,
-    times_as_fast_without,
-    warmed,
-)
+from hotloop.doctor.model import BETWEEN, TO_A_THREAD, left_without, seconds_if_concurrent, times_as_fast_without
 
 STAGES = {"select": 1.0, "step": 3.0, "insert": 0.5, "sample": 0.5, "transfer": 0.0, "update": 4.0}
 
@@ -20,15 +12,21 @@ def test_in_sync_a_stage_is_taken_out_of_the_sum(stage, left):
     assert times_as_fast_without(stage, "sync", STAGES, whole=10.0) == pytest.approx(10.0 / left)
 
 
-def test_a_large_one_leaves_caches_warm_for_the_others():
-    short = 1e-4
-    assert warmed(0.4 * short, short) == pytest.approx(0.4 * short * (1 - 0.2 * WARMER))
-    assert warmed(0.1 * short, short) == pytest.approx(0.1 * short * WARMEST)
-    assert warmed(0.7 * short, short) == pytest.approx(0.7 * short)
-    stages = {"step": 9e-5, "update": 1e-5}
-    assert times_as_fast_without("step", "sync", stages, whole=1e-4) == pytest.approx(10 / WARMEST)
-    assert warmed(0.1, 1.0) == pytest.approx(0.1 - MOST_SAVED), "long stages warm their caches themselves"
-    assert warmed(0.1, 1.0, together=4) == pytest.approx(0.1 - MOST_SAVED / 4)
+def test_what_is_left_takes_less_the_more_is_gone_of_what_was_between_its_turns():
+    stages, alone = {"select": 2.0, "step": 2.0, "update": 6.0}, {"select": 1.0, "step": 2.0, "update": 5.0}
+    left = left_without(["update"], stages, alone)
+    assert left == pytest.approx({"select": 2.0 - 1.0 * 6 / 8, "step": 2.0}), "steps are as fast as they are alone"
+    assert times_as_fast_without("update", "sync", stages, whole=10.0, alone=alone) == pytest.approx(10 / 3.25)
+    small = left_without(["step"], stages, alone)
+    assert small == pytest.approx({"select": 2.0 - 1.0 * 2 / 8, "update": 6.0 - 1.0 * 2 / 4})
+    assert left_without(["step", "update"], stages, alone) == pytest.approx({"select": 1.0}), "alone"
+
+
+def test_what_is_between_stages_is_warmed_as_they_are_and_nothing_is_slower_alone():
+    stages, alone = {"step": 4.0, "update": 4.0}, {"step": 5.0, BETWEEN: 1.0}
+    assert times_as_fast_without("update", "sync", stages, whole=10.0, alone=alone) == pytest.approx(
+        10 / (4.0 + 2.0 - 1.0 * 4 / 8)
+    )
 
 
 @pytest.mark.parametrize(

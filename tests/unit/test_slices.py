@@ -92,3 +92,39 @@ def test_intervals_hold_the_truth_about_nine_times_in_ten():
         held += found.low <= 1.5 <= found.high
     assert 0.85 <= held / 400 <= 0.95
     assert interval_of([2.0]) == pytest.approx((2.0, 0.0, math.inf))
+
+
+class Staged(Session):
+    """Two stages in turn and something between; each takes half as long where the other is free, whose stand-in takes
+    a tenth of it."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.free, self.spent = set[str](), {"update": 0.0, "step": 0.0, "redraw": 0.0}
+        self.spans = SimpleNamespace(seconds=lambda: dict(self.spent))
+
+    def advance(self, blocks: int) -> None:
+        for _ in range(blocks):
+            for name, seconds in (("update", 0.006), ("step", 0.002)):
+                took = seconds * (0.1 if name in self.free else 0.5 if self.free else 1.0)
+                self.spent[name] += took
+                self.clock.now += took
+            self.clock.now += 0.002
+            self.steps += 4
+
+    @contextlib.contextmanager
+    def freed(self, *names: str):
+        self.free = set(names)
+        yield
+        self.free = set()
+
+
+def test_alone_a_stage_is_timed_while_others_are_free_and_stand_ins_do_not_count(clock):
+    session = Staged(clock)
+    ways = {name: lambda name=name: session.freed(name) for name in ("update", "step")}
+    alone = {"update": lambda: session.freed("step"), "step": lambda: session.freed("update")}
+    alone["between"] = lambda: session.freed("step", "update")
+    found = compare(session, ways, until=math.inf, reporter=Silent(), alone=alone)
+    assert found.alone == pytest.approx({"update": 0.003 / 4, "step": 0.001 / 4, "between": 0.002 / 4})
+    assert found.times_as_fast["update"].value == pytest.approx(0.010 / 0.003)
+    assert found.times_as_fast["step"].value == pytest.approx(0.010 / 0.005)

@@ -4,16 +4,18 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple
 
 from hotloop.assembly import Assembly, Own
 from hotloop.doctor.alternatives import Alternatives
 from hotloop.doctor.course import Course, collecting_of, course_of, growth_of
 from hotloop.doctor.env_code import look_into_env
+from hotloop.doctor.free_learners import all_at_once
 from hotloop.doctor.free_on_host import FreeOnHost
 from hotloop.doctor.free_team import FreeTeam
 from hotloop.doctor.limits import Limits, limits_of
-from hotloop.doctor.model import ACTING, LEARNING, times_as_fast_without
+from hotloop.doctor.model import ACTING, BETWEEN, LEARNING, times_as_fast_without
 from hotloop.doctor.occasions import Occasion, occasions_of
 from hotloop.doctor.slices import Changed, Comparison, Ratio, compare
 from hotloop.doctor.watch import Watched
@@ -34,7 +36,6 @@ from hotloop.spec import Spec
 from hotloop.spec.reading import load_spec
 from hotloop.trial import begun, warm_up
 
-LOOKED_INTO = ("sync", "concurrent", "processes", "fused")
 SECONDS_TO_FILL = 5.0
 """For rows of a replay on the host: draws from one that is nearly empty come from the caches."""
 MOST_BLOCKS_TO_DRAW = 10_000
@@ -56,6 +57,8 @@ class Stage(NamedTuple):
     """And as they were, with a stand-in that costs nothing."""
     evidence: tuple[str, ...] = ()
     """What else was seen of it."""
+    alone: float | None = None
+    """Its seconds while all others cost nothing; None where that was not measured."""
 
 
 class Examined(NamedTuple):
@@ -96,6 +99,8 @@ class Examined(NamedTuple):
     """Share of the slices' time that measuring itself took."""
     actors: int = 0
     """In processes of their own."""
+    between_alone: float | None = None
+    """Seconds of what is between stages, while all of them cost nothing; None where that was not measured."""
 
     @property
     def seconds(self) -> float:
@@ -121,7 +126,7 @@ def examine(spec: Spec, own: Own, seconds: float, reporter: Reporter) -> Examine
     until = time.monotonic() + seconds
     with Assembly(_in_short_parcels(learning_early(spec), own), own) as assembly:
         pipeline = assembly.pipeline_choice.name
-        _refuse(assembly, pipeline)
+        _refuse_if_too_large(assembly)
         notices = _notices(assembly, spec)
         with reporter.busy("compiling, and learning for the first time"):
             of_env = None if assembly.on_device or assembly.spec.agents else look_at_one(assembly)
@@ -166,6 +171,7 @@ def examine(spec: Spec, own: Own, seconds: float, reporter: Reporter) -> Examine
         limits=limits,
         overhead=found.overhead,
         actors=actors,
+        between_alone=found.alone.get(BETWEEN),
     )
 
 
@@ -182,7 +188,7 @@ def _in_short_parcels(spec: Spec, own: Own) -> Spec:
     if spec.pipeline != "processes":
         return spec
     with Assembly(spec, own) as assembly:
-        _refuse(assembly, "processes")
+        _refuse_if_too_large(assembly)
         return load_spec(spec, with_short_parcels(assembly.spec, look_at_one(assembly)))
 
 
@@ -198,12 +204,7 @@ def _chooses_mode(spec: Spec) -> bool:
     return spec.engine == "torch" and spec.torch.mode == "auto"
 
 
-def _refuse(assembly: Assembly, pipeline: str) -> None:
-    if pipeline not in LOOKED_INTO:
-        raise SpecError(
-            f"the doctor does not look into runs with pipeline {pipeline} yet; `hotloop profile` says where their time "
-            "goes"
-        )
+def _refuse_if_too_large(assembly: Assembly) -> None:
     if refusal := memory_plan(assembly).refusal():
         raise SpecError(refusal)
 
@@ -240,13 +241,12 @@ def _look_of(assembly: Assembly, session: Session) -> Look:
         return look_at_processes(assembly, session)
     ways = _ways(session)
 
+    pipeline = assembly.pipeline_choice.name
+    alone = _alone(ways) if pipeline == "sync" and isinstance(session, HostRun | HostTeam) else None
+
     def look(until: float, reporter: Reporter) -> tuple[Comparison, dict[str, Stage]]:
-        found = compare(session, ways, until, reporter)
-        whole = 1 / found.env_steps_per_s
-        if isinstance(session, DeviceSession):
-            return found, _of_device(found, whole)
-        together, ratios = assembly.spec.env.num_envs, found.times_as_fast
-        return found, _of_host(assembly.pipeline_choice.name, found.stage_seconds, whole, ratios, together)
+        found = compare(session, ways, until, reporter, alone=alone)
+        return found, _of_device(found) if isinstance(session, DeviceSession) else _of_host(found, pipeline)
 
     return look
 
@@ -270,6 +270,12 @@ def _ways(session: Session) -> dict[str, Changed]:
     return dict(free.stages)
 
 
+def _alone(ways: Mapping[str, Changed]) -> dict[str, Changed]:
+    """By stage, what makes all others free; and what makes all of them so."""
+    others = {name: [change for other, change in ways.items() if other != name] for name in (*ways, BETWEEN)}
+    return {name: partial(all_at_once, changes) for name, changes in others.items()}
+
+
 def _fill(session: HostRun | HostTeam, free: FreeOnHost | FreeTeam) -> None:
     """Store recorded steps until the replay is full, or for some seconds."""
     first = session.runs[0] if isinstance(session, HostTeam) else session
@@ -285,12 +291,13 @@ def _fill(session: HostRun | HostTeam, free: FreeOnHost | FreeTeam) -> None:
                 return
 
 
-def _of_device(found: Comparison, whole: float) -> dict[str, Stage]:
+def _of_device(found: Comparison) -> dict[str, Stage]:
     """A program has no clock inside; where each stage is a call of its own (`stepwise.py`), most have a span.
 
     What stages save, each free alone, may add up to more than there is: each leaves the others warmer caches. Their
     seconds are shares of the whole.
     """
+    whole = 1 / found.env_steps_per_s
     saved = {name: max(0.0, whole * (1 - 1 / ratio.value)) for name, ratio in found.times_as_fast.items()}
     part = min(1.0, whole / max(sum(saved.values()), 1e-12))
     timed = {name: found.stage_seconds.get(name, 0.0) for name in ("insert", "sample", "update")}
@@ -305,18 +312,19 @@ def _of_device(found: Comparison, whole: float) -> dict[str, Stage]:
     }
 
 
-def _of_host(
-    pipeline: str, seconds: Mapping[str, float], whole: float, measured: Mapping[str, Ratio], together: int
-) -> dict[str, Stage]:
-    of_run = {name: each for name, each in seconds.items() if name not in ("evaluate", "log")}
+def _of_host(found: Comparison, pipeline: str) -> dict[str, Stage]:
+    whole, measured = 1 / found.env_steps_per_s, found.times_as_fast
+    of_run = {name: each for name, each in found.stage_seconds.items() if name not in ("evaluate", "log")}
+    shown = dict(of_run)
+    shown["sample"] += shown.pop("redraw")  # the same, between gradient steps
     beside = _shorter_side(of_run) if pipeline == "concurrent" else ()
-    shown = {**of_run, "sample": of_run["sample"] + of_run["redraw"]}  # the same, between gradient steps
 
     def predicted(name: str) -> float:
-        return times_as_fast_without(name, pipeline, of_run, whole, together=together)
+        stages = of_run if pipeline == "concurrent" else shown
+        return times_as_fast_without(name, pipeline, stages, whole, alone=found.alone)
 
     return {
-        name: Stage(each, name in beside, predicted(name), measured.get(name))
+        name: Stage(each, name in beside, predicted(name), measured.get(name), alone=found.alone.get(name))
         for name, each in shown.items()
         if name in measured or name in ("step", "update")
     }

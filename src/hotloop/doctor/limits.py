@@ -118,7 +118,9 @@ def limits_of(session: Session, assembly: Assembly, look: Look | None) -> Limits
         least["update"] = products.seconds * spec.replay_ratio
     least |= _copies(session, assembly)
     bare_step, cores = (None if look is None else bare_step_of(assembly) or look.of_step), usable_cores()
-    at_once = 1 if look is None else envs_at_once(session, spec, look.busy, cores)
+    at_once = 1 if look is None else envs_at_once(spec, look.busy, cores)
+    if isinstance(session, InProcesses):
+        at_once = session.supply.form.actors
     if bare_step is not None and not _steps_in_one_call(session):
         least["step"] = bare_step / at_once
     in_turn = look is not None and not _steps_in_one_call(session) and spec.env.vectorization in ("auto", "sync")
@@ -126,10 +128,8 @@ def limits_of(session: Session, assembly: Assembly, look: Look | None) -> Limits
     return Limits(least, products, bare_step, in_turn, cores, gradient_step, at_once)
 
 
-def envs_at_once(session: Session, spec: Spec, busy: float, cores: int) -> int:
+def envs_at_once(spec: Spec, busy: float, cores: int) -> int:
     """How many envs step at the same time; `busy` is the share of a step in which one uses a core."""
-    if isinstance(session, InProcesses):
-        return session.supply.form.actors
     if spec.env.vectorization not in ("async", "threads"):
         return 1
     return spec.env.num_envs if busy < MOSTLY_WAITS else min(cores, spec.env.num_envs)

@@ -10,23 +10,20 @@ A run that is not concurrent yet would begin each block's gradient steps late wh
 thread that wants the lock gets it when the other lets go, or after its switch interval (5 ms).
 
 A stage that costs nothing is taken out of these sums. What is left of a run that does one thing after the other then
-finds more of the caches as it left them: the larger the share that is gone, the less the others take, down to about
-half (`warmed`: as it was in the planted runs that set thresholds), and never by more than a millisecond of a step of
-all envs, as long stages warm their caches themselves (chosen with all planted runs in sight). Of cores
+takes less than before, too: between two of its turns fewer others have pushed its data and code out of the caches. How
+much less is measured: what a stage takes while all others cost nothing (`alone`). It comes the nearer to that, the
+larger the part of all others that is gone (`left_without`). So does a side that gets a core of its own. Of cores
 that both sides of pipeline concurrent want nothing is in here: where they are too few, the measured figure differs, and
 says so.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 ACTING, LEARNING, BEFORE = ("select", "step", "insert"), ("redraw", "transfer", "update"), ("sample",)
 """Stages of pipeline concurrent: of the host loop, of the learner beside it, and before both. `redraw` is drawing, too:
 between gradient steps."""
 OF_ACTORS, OF_LEARNER = ("select", "step", "hand over"), ("insert", "sample", "transfer", "update", "publish")
-LARGE, WARMER, WARMEST, MOST_SAVED = 0.4, 0.9, 0.55, 1e-3
-"""From which share on a stage that is gone leaves the others warmer; by how much of their time for each share more;
-what they take at the least; seconds that a vector step saves so at the most."""
 TO_A_THREAD = 1e-4
 """Seconds of handing a block's gradient steps to another thread and waiting for it, on a usual core."""
 BETWEEN = "between"
@@ -40,25 +37,35 @@ def times_as_fast_without(
     stages: Mapping[str, float],
     whole: float,
     work: Mapping[str, float] | None = None,
-    together: int = 1,
+    alone: Mapping[str, float] | None = None,
 ) -> float:
     """How many times as fast a run is predicted to be with a stage that costs nothing.
 
     `stages` and `whole` are seconds of an env step; `work` is what each stage takes of all cores together, for pipeline
-    processes; `together` is how many envs step at once.
+    processes; `alone` is what stages take while all others cost nothing, for pipeline sync.
     """
+    if pipeline == "sync":
+        return whole / max(sum(left_without((stage,), with_between(stages, whole), alone or {}).values()), 1e-12)
     work = work or {}
     between = whole - seconds_of(pipeline, stages, work)
     free = {stage: 0.0, "redraw": 0.0} if stage == "sample" else {stage: 0.0}
-    left = max(seconds_of(pipeline, {**stages, **free}, {**work, **free}) + between, 1e-12)
-    return whole / (warmed(left, whole, together) if pipeline == "sync" else left)
+    return whole / max(seconds_of(pipeline, {**stages, **free}, {**work, **free}) + between, 1e-12)
 
 
-def warmed(left: float, whole: float, together: int = 1) -> float:
-    """Seconds of an env step of what is left of the whole, when its caches are as it left them."""
-    gone = 1 - left / whole
-    factor = min(1.0, max(WARMEST, 1 - WARMER * (gone - LARGE)))
-    return max(left * factor, left - MOST_SAVED / together)
+def with_between(stages: Mapping[str, float], whole: float) -> dict[str, float]:
+    """All that an env step takes, as if what is between its stages were one."""
+    return {**stages, BETWEEN: max(0.0, whole - sum(stages.values()))}
+
+
+def left_without(gone: Collection[str], stages: Mapping[str, float], alone: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of an env step that the other stages take when some are gone, or done elsewhere."""
+    whole, removed = sum(stages.values()), sum(stages.get(name, 0.0) for name in gone)
+    left = {}
+    for name, now in stages.items():
+        if name not in gone:
+            of_others = min(1.0, removed / max(whole - now, 1e-12))
+            left[name] = now - of_others * max(0.0, now - alone.get(name, now))
+    return left
 
 
 def seconds_of(pipeline: str, stages: Mapping[str, float], work: Mapping[str, float] | None = None) -> float:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from hotloop.doctor.alternatives import Alternatives, Changes, Way, is_allowed
 from hotloop.doctor.examination import Examined
 from hotloop.doctor.limits import MOSTLY_WAITS
-from hotloop.doctor.model import OF_ACTORS, seconds_if_concurrent, seconds_of
+from hotloop.doctor.model import OF_ACTORS, left_without, seconds_if_concurrent, seconds_of
 from hotloop.pipeline_trial import actors_for, seconds_with
 from hotloop.spec import Prioritized
 
@@ -130,6 +130,21 @@ def _changed(seen: Examined, factor: float, way: Way | None) -> _Stages:
     return _Stages(seconds, at_work)
 
 
+def _apart(seen: Examined, stages: _Stages) -> _Stages:
+    """Acting and learning, each on a core of its own: neither pushes the other's data out of the caches."""
+    now = _in_one_process(seen)
+    alone = {
+        name: stage.alone * stages.seconds[name] / max(now[name], 1e-12)
+        for name, stage in seen.stages.items()
+        if stage.alone is not None
+    }
+    acting = {"select", "step"}
+    learner = left_without(acting, stages.seconds, alone)
+    actors = left_without(set(stages.seconds) - acting, stages.seconds, alone)
+    seconds = {**learner, **actors}
+    return _Stages(seconds, stages.at_work - sum(stages.seconds.values()) + sum(seconds.values()))
+
+
 class _Pipeline:
     """One that the envs could be in, by the model."""
 
@@ -140,6 +155,8 @@ class _Pipeline:
 
     def seconds(self, stages: _Stages, vectorization: str = "") -> float:
         """Of an env step, with envs stepped in another way if one is named."""
+        if self.name != self._seen.pipeline:
+            stages = _apart(self._seen, stages)
         if self.name == "processes":
             acting = _sum(stages.seconds, "select", "step")
             actors = self.changes.get("actors.count", self._seen.actors)

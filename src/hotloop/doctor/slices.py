@@ -18,6 +18,7 @@ import psutil
 
 from hotloop.doctor.counters import resident
 from hotloop.doctor.course import Piece
+from hotloop.doctor.model import BETWEEN
 from hotloop.doctor.watch import Watch, Watched
 from hotloop.errors import SpecError
 from hotloop.interrupts import end_is_wanted
@@ -29,6 +30,10 @@ SECONDS_OF_SLICE = 0.15
 FEWEST_ROUNDS, USUAL_ROUNDS, MOST_ROUNDS = 3, 5, 60
 """However little time there is; if there is time; at most."""
 READINGS = 5
+ROUNDS_ALONE = 5
+"""In which stages are looked at alone, too."""
+SPANS_OF = {"sample": ("sample", "redraw")}
+"""Of stages that have several."""
 NARROW = 0.02
 """An interval of a ratio is narrow enough at this share of it, to each side."""
 STUDENT = {2: 6.31, 3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02, 7: 1.94, 8: 1.89, 9: 1.86, 10: 1.83, 15: 1.76, 20: 1.73}
@@ -78,6 +83,8 @@ class Comparison(NamedTuple):
     """What else the machine did meanwhile."""
     overhead: float = 0.0
     """Share of a slice that reading its counters takes, as it is: nothing else is done within one."""
+    alone: Mapping[str, float] = {}
+    """Seconds of an env step that a stage takes while all others cost nothing, where that was asked for."""
 
 
 class Sliced(Protocol):
@@ -100,14 +107,20 @@ def compare(
     until: float,
     reporter: Reporter,
     seconds_of_slice: float = SECONDS_OF_SLICE,
+    alone: Mapping[str, Changed] | None = None,
 ) -> Comparison:
-    """Run slices until every ratio is known well, or until `until`, as `time.monotonic` counts."""
-    slices = _Slices(session, seconds_of_slice)
+    """Run slices until every ratio is known well, or until `until`, as `time.monotonic` counts.
+
+    `alone` has, by stage, what makes all others cost nothing, and for BETWEEN all of them: for sessions that do one
+    stage after the other. What a stand-in takes is known there, too, and is not counted.
+    """
+    slices, alone = _Slices(session, seconds_of_slice), alone or {}
     slices.find_length()
     for change in ways.values():
         with change():
             slices.run(blocks=1)  # in which it may compile or record
     ratios: dict[str, list[float]] = {name: [] for name in ways}
+    shares: dict[str, list[float]] = {name: [] for name in alone}
     rounds = 0
     with slices.watch as watch, reporter.counting(f"rounds of {' | '.join(ways)}") as tell:
         before = slices.as_it_is()
@@ -117,25 +130,30 @@ def compare(
             try:
                 for name, change in ways.items():
                     with change():
-                        speed = slices.run()
+                        speed = slices.run_without(name) if alone else slices.run()
                     watch.look()
                     after = slices.as_it_is()
                     ratios[name].append(speed / math.sqrt(before * after))
                     before = after
+                for name, change in alone.items() if rounds < ROUNDS_ALONE else ():
+                    with change():
+                        shares[name].append(slices.run_alone(name) * before)
+                    before = slices.as_it_is()
             except _Stopped:
                 break
             rounds += 1
             tell(rounds, MOST_ROUNDS)
-    env_steps = sum(piece.env_steps for piece in slices.pieces)
+    env_steps, seconds = (sum(each) for each in zip(*((p.env_steps, p.seconds) for p in slices.pieces), strict=True))
     return Comparison(
-        env_steps / sum(piece.seconds for piece in slices.pieces),
+        env_steps / seconds,
         {name: sum(piece.stages[name] for piece in slices.pieces) / env_steps for name in session.spans.seconds()},
         {name: interval_of(each) for name, each in ratios.items() if each},
         rounds,
-        slices.processor_seconds / sum(piece.seconds for piece in slices.pieces),
+        slices.processor_seconds / seconds,
         slices.pieces,
         watch.watched(),
         slices.overhead(),
+        {name: statistics.median(each) * seconds / env_steps for name, each in shares.items() if each},
     )
 
 
@@ -206,6 +224,27 @@ class _Slices:
         if not made:
             raise SpecError("a stop rule of the spec (stop, guard) ended the run that is looked at")
         return made / (time.perf_counter() - began)
+
+    def run_without(self, stage: str) -> float:
+        """Env steps a second while a stand-in does a stage, what that takes itself left out."""
+        made, seconds, taken = self._timed()
+        return made / max(seconds - sum(taken[name] for name in SPANS_OF.get(stage, (stage,))), 1e-9)
+
+    def run_alone(self, stage: str) -> float:
+        """Seconds of an env step that a stage takes while stand-ins do all others."""
+        self.run(blocks=1)
+        made, seconds, taken = self._timed()
+        if stage == BETWEEN:
+            return max(0.0, seconds - sum(taken.values())) / made
+        return sum(taken[name] for name in SPANS_OF.get(stage, (stage,))) / made
+
+    def _timed(self) -> tuple[int, float, dict[str, float]]:
+        """A slice: its env steps, its seconds, and those of each stage."""
+        stages, steps = self._session.spans.seconds(), self._steps()
+        speed = self.run()
+        made = self._steps() - steps
+        taken = {name: each - stages[name] for name, each in self._session.spans.seconds().items()}
+        return made, made / speed, taken
 
     def overhead(self) -> float:
         """Share of a slice that reading its counters takes."""

@@ -43,6 +43,23 @@ def test_no_pipeline_does_more_work_than_there_are_cores():
     assert not any("concurrent" in options for options in proposed(idle, cores=1))
 
 
+def test_actors_put_steps_in_order_and_new_weights_are_rare():
+    two = "--set pipeline=processes --set actors.count=2"
+    examined = seen(**STAGES)._replace(new_weights=0.1 * WHOLE)
+    acting, learning = 0.5 + 0.05 + 0.02, 0.03 + 0.4 - 0.1
+    assert proposed(examined)[two] == pytest.approx(2 / (acting + learning)), "two cores share it"
+
+
+def test_each_side_is_warmer_on_a_core_of_its_own():
+    stages = dict(seen(**STAGES).stages)
+    stages["update"] = stages["update"]._replace(alone=0.3 * WHOLE)
+    found = proposed(seen(**STAGES)._replace(stages=stages))
+    update = 0.4 - (0.4 - 0.3) * 0.55 / 0.6
+    assert found["--set pipeline=processes --set actors.count=2"] == pytest.approx(
+        2 / (0.5 + 0.05 + 0.02 + 0.03 + update)
+    )
+
+
 def test_less_work_is_kept_apart():
     ways = [Way({"replay.batch_size": 32}, 0.5, 1, False), Way({"threads": 1}, 0.5, 1, True)]
     examined = seen(**STAGES)._replace(alternatives=Alternatives(updates=ways))

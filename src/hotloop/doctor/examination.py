@@ -1,6 +1,7 @@
 """Look at a run of a spec for a while: how fast it is, what each stage takes, and how fast it would be without it."""
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -39,6 +40,7 @@ from hotloop.trial import begun, warm_up
 SECONDS_TO_FILL = 5.0
 """For rows of a replay on the host: draws from one that is nearly empty come from the caches."""
 MOST_BLOCKS_TO_DRAW = 10_000
+TIMES = 20
 INTO_ENV, MOST_INTO_ENV = 0.15, 3.0
 """Share of the time, and seconds at most, for the functions and lines of an env that takes long."""
 TAKES_LONG = 0.2
@@ -99,6 +101,8 @@ class Examined(NamedTuple):
     """Share of the slices' time that measuring itself took."""
     actors: int = 0
     """In processes of their own."""
+    new_weights: float = 0.0
+    """Seconds of an env step, within those of the update, for having new weights act in this process."""
     between_alone: float | None = None
     """Seconds of what is between stages, while all of them cost nothing; None where that was not measured."""
 
@@ -149,6 +153,7 @@ def examine(spec: Spec, own: Own, seconds: float, reporter: Reporter) -> Examine
                 env_code = look_into_env(assembly, into_env)
         elsewhere = env_busy is not None and _can_be_elsewhere(assembly)
         machine, rounds = dict(assembly.machine), found.rounds
+        new_weights = _seconds_of_new_weights(session) if isinstance(session, HostRun) else 0.0
         actors = session.supply.form.actors if isinstance(session, InProcesses) else 0
     return Examined(
         spec,
@@ -171,8 +176,19 @@ def examine(spec: Spec, own: Own, seconds: float, reporter: Reporter) -> Examine
         limits=limits,
         overhead=found.overhead,
         actors=actors,
+        new_weights=new_weights,
         between_alone=found.alone.get(BETWEEN),
     )
+
+
+def _seconds_of_new_weights(run: HostRun) -> float:
+    """Of an env step: those of a block act once it has learned."""
+    rounds = []
+    for _ in range(TIMES):
+        began = time.perf_counter()
+        run.act_with_learner()
+        rounds.append(time.perf_counter() - began)
+    return statistics.median(rounds) / run.block_plan.env_steps
 
 
 def learning_early(spec: Spec) -> Spec:

@@ -145,6 +145,18 @@ def _apart(seen: Examined, stages: _Stages) -> _Stages:
     return _Stages(seconds, stages.at_work - sum(stages.seconds.values()) + sum(seconds.values()))
 
 
+def _handed_over(seen: Examined, stages: _Stages) -> _Stages:
+    """What actors do of what one process did: they put their steps in order, and a parcel of many is stored at once;
+    new weights are handed to them a few times a second. Whole episodes, for hindsight, are stored step by step."""
+    seconds = dict(stages.seconds)
+    if seen.spec.replay.hindsight is None:
+        seconds["select"] = seconds.get("select", 0.0) + seconds.get("insert", 0.0)
+        seconds["insert"] = 0.0
+    saved = min(seen.new_weights, seconds.get("update", 0.0))
+    seconds["update"] = seconds.get("update", 0.0) - saved
+    return _Stages(seconds, stages.at_work - saved)
+
+
 class _Pipeline:
     """One that the envs could be in, by the model."""
 
@@ -152,12 +164,16 @@ class _Pipeline:
         self.name, self.changes, self._seen, self._cores = name, changes, seen, cores
         # Where the learner waits for actors, that is what is between stages, and no other pipeline waits like it.
         self._between = 0.0 if seen.actors and seen.stages["update"].is_beside else seen.between
+        if name != seen.pipeline and seen.between_alone is not None:
+            self._between = min(seen.between, seen.between_alone)
 
     def seconds(self, stages: _Stages, vectorization: str = "") -> float:
         """Of an env step, with envs stepped in another way if one is named."""
         if self.name != self._seen.pipeline:
             stages = _apart(self._seen, stages)
         if self.name == "processes":
+            if not self._seen.actors:
+                stages = _handed_over(self._seen, stages)
             acting = _sum(stages.seconds, "select", "step")
             actors = self.changes.get("actors.count", self._seen.actors)
             assert isinstance(actors, int)

@@ -192,7 +192,8 @@ CASES: tuple[Case, ...] = (
         "evaluations every 500 env steps",
         "set",
         "evaluation",
-        {"env.id": "CartPole-v1", "evaluation.every": 500, "evaluation.episodes": 32},
+        _env("Cheap", length=200),  # of one length, whatever has been learned
+        {"evaluation.every": 500, "evaluation.episodes": 32},
     ),
     _case(
         "evaluations of long episodes",

@@ -116,3 +116,15 @@ def test_pickling_is_told_from_waiting():
 def test_what_a_line_calls_in_c_is_read_in_its_text():
     seen = seen_as(frames("main :99"), reader_of([], is_mine), lambda frame: "print(loss)")
     assert seen.cause == "logging"
+
+
+def test_a_network_asked_row_by_row_while_learning_is_no_acting():
+    learns = ("<module> :9", "Agent.learn :25", "hotloop.backward hook:1")
+    asks = ("<module> :9", "Agent.learn :20", "hotloop.ask hook:1")
+    assert cause(*asks, beside=[learns]) == ("update", 20)
+    plays = ("<module> :9", "Agent.learn :22", "hotloop.env.step hook:1")
+    assert cause(*asks, beside=[learns, plays]) == ("act", 20), "a function that does both"
+    assert cause("<module> :9", "hotloop.ask hook:1", beside=[("<module> :12", "hotloop.backward hook:1")]) == (
+        "act",
+        9,
+    )

@@ -95,8 +95,7 @@ def test_intervals_hold_the_truth_about_nine_times_in_ten():
 
 
 class Staged(Session):
-    """Two stages in turn and something between; each takes half as long where the other is free, whose stand-in takes
-    a tenth of it."""
+    """Two stages in turn and something between; each takes half as long where the other is free."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
@@ -106,7 +105,7 @@ class Staged(Session):
     def advance(self, blocks: int) -> None:
         for _ in range(blocks):
             for name, seconds in (("update", 0.006), ("step", 0.002)):
-                took = seconds * (0.1 if name in self.free else 0.5 if self.free else 1.0)
+                took = seconds * (0.0 if name in self.free else 0.5 if self.free else 1.0)
                 self.spent[name] += took
                 self.clock.now += took
             self.clock.now += 0.002
@@ -119,7 +118,7 @@ class Staged(Session):
         self.free = set()
 
 
-def test_alone_a_stage_is_timed_while_others_are_free_and_stand_ins_do_not_count(clock):
+def test_alone_a_stage_is_timed_while_others_are_free(clock):
     session = Staged(clock)
     ways = {name: lambda name=name: session.freed(name) for name in ("update", "step")}
     alone = {"update": lambda: session.freed("step"), "step": lambda: session.freed("update")}
@@ -128,3 +127,19 @@ def test_alone_a_stage_is_timed_while_others_are_free_and_stand_ins_do_not_count
     assert found.alone == pytest.approx({"update": 0.003 / 4, "step": 0.001 / 4, "between": 0.002 / 4})
     assert found.times_as_fast["update"].value == pytest.approx(0.010 / 0.003)
     assert found.times_as_fast["step"].value == pytest.approx(0.010 / 0.005)
+
+
+def test_a_block_in_which_no_env_makes_a_step_ends_nothing(clock):
+    """Vector envs that begin new episodes in a step of their own make none then."""
+
+    class Resets(Staged):
+        def advance(self, blocks: int) -> None:
+            super().advance(blocks)
+            if blocks == 1:
+                self.steps -= 4
+
+    session = Resets(clock)
+    session.seconds = 1.0
+    ways = {"step": lambda: session.freed("step")}
+    found = compare(session, ways, math.inf, Silent(), 0.1, {"update": ways["step"]})
+    assert found.alone["update"] > 0

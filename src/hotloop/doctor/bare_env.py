@@ -8,6 +8,8 @@ import numpy as np
 
 from hotloop.assembly import Assembly
 from hotloop.envs.gym_types import Infos, Raw
+from hotloop.envs.host import HostEnvs
+from hotloop.envs.serial import SerialEnvs
 from hotloop.pipeline_trial import act_at_random
 
 ROUNDS, MOST_STEPS, SECONDS_OF_ROUND = 3, 50, 0.1
@@ -15,46 +17,51 @@ ROUNDS, MOST_STEPS, SECONDS_OF_ROUND = 3, 50, 0.1
 
 
 def bare_step_of(assembly: Assembly) -> float | None:
-    """Seconds of one env's step, its resets included; None where it steps many in one call."""
-    from hotloop.envs.serial import SerialEnvs
-
-    spec, envs = assembly.spec, assembly.open_one_env()
+    """Seconds of one env's step, its resets included; None where it steps many in one call, or raises."""
     try:
-        if not isinstance(envs.env, SerialEnvs):
-            return None
-        timed = envs.env.envs[0] = Timed(envs.env.envs[0])
-        if spec.env.action_mask:
-            envs.mask_actions(spec.env.id)
-        envs.reset(spec.seed)
-        actions, rounds = np.random.default_rng(spec.seed), []
-        for _ in range(1 + ROUNDS):  # the first of which may make what the env needs
-            timed.seconds, steps = 0.0, 0
-            while steps < MOST_STEPS and timed.seconds < SECONDS_OF_ROUND:
-                act_at_random(envs, actions)
-                steps += 1
-            rounds.append(timed.seconds / steps)
-        return min(rounds[1:])
-    finally:
-        envs.close()
+        envs = assembly.open_one_env()
+        try:
+            return _seconds_of_step(assembly, envs)
+        finally:
+            envs.close()
+    except Exception:  # whatever the user's own code raises: the run is none the worse for it
+        return None
+
+
+def _seconds_of_step(assembly: Assembly, envs: HostEnvs) -> float | None:
+    if not isinstance(envs.env, SerialEnvs):
+        return None
+    timed = envs.env.envs[0] = Timed(envs.env.envs[0])
+    if assembly.spec.env.action_mask:
+        envs.mask_actions(assembly.spec.env.id)
+    envs.reset(assembly.spec.seed)
+    actions, rounds = np.random.default_rng(assembly.spec.seed), []
+    for _ in range(1 + ROUNDS):  # the first of which may make what the env needs
+        timed.seconds, timed.steps = 0.0, 0
+        while timed.steps < MOST_STEPS and timed.seconds < SECONDS_OF_ROUND:
+            act_at_random(envs, actions)
+            if envs.env.failures:  # it is another env now
+                return None
+        rounds.append(timed.seconds / timed.steps)
+    return min(rounds[1:])
 
 
 class Timed(gym.Wrapper[Raw, Raw, Raw, Raw]):
-    """An env, and how long it was at it."""
+    """An env, how long it was at it, and for how many steps."""
 
-    seconds = 0.0
+    seconds, steps = 0.0, 0
 
     def step(self, action: Raw) -> tuple[Raw, SupportsFloat, bool, bool, Infos]:
         """As the env does."""
         began = time.perf_counter()
-        try:
-            return self.env.step(action)
-        finally:
-            self.seconds += time.perf_counter() - began
+        stepped = self.env.step(action)
+        self.seconds += time.perf_counter() - began
+        self.steps += 1
+        return stepped
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Raw] | None = None) -> tuple[Raw, Infos]:
+    def reset(self, **how: Raw) -> tuple[Raw, Infos]:
         """As the env does."""
         began = time.perf_counter()
-        try:
-            return self.env.reset(seed=seed, options=options)
-        finally:
-            self.seconds += time.perf_counter() - began
+        begun = self.env.reset(**how)
+        self.seconds += time.perf_counter() - began
+        return begun

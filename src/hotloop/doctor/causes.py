@@ -218,12 +218,6 @@ def _of_occasion(seen: Examined, name: str) -> Cause:
     note = f" ({occasion.note})" if occasion.note else ""
     evidence = [f"one takes {in_time(occasion.seconds)}{note}, every {occasion.every:,} env steps"]
     per_step = occasion.per_env_step
-    if occasion.at_most is not None and occasion.at_most > occasion.seconds:
-        then = occasion.at_most / occasion.every
-        of_all = then / (seen.seconds - per_step + then)
-        evidence.append(
-            f"as episodes become longer, one takes up to {in_time(occasion.at_most)}: {of_all:.0%} of the time"
-        )
     predicted = seen.seconds / (seen.seconds - per_step)
     share = per_step / seen.seconds
     return Cause(

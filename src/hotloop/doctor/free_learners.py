@@ -14,7 +14,9 @@ class FreeLearners:
 
     def __init__(self, runs: Sequence[LearningRun]) -> None:
         self._runs, self._each = runs, [FreeLearner(run) for run in runs]
-        of_all = {name: [free.stages[name] for free in self._each] for name in self._each[0].stages}
+        # Not all need have the same: batches of small observations are handed over with the update.
+        names = dict.fromkeys(name for free in self._each for name in free.stages)
+        of_all = {name: [free.stages[name] for free in self._each if name in free.stages] for name in names}
         of_all["update"].append(self._no_update_together)
         self.stages: dict[str, Change] = {name: partial(all_at_once, changes) for name, changes in of_all.items()}
 

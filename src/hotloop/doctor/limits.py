@@ -105,6 +105,7 @@ class Limits(NamedTuple):
             "least": {**self.least},
             "products": None if made is None else {**made._asdict(), "flops_per_s": round(made.flops_per_s)},
             "bare_env_step": self.bare_step,
+            "envs_at_once": self.at_once,
             "cores": self.cores,
             "gradient_step": self.gradient_step,
         }
@@ -119,8 +120,9 @@ def limits_of(session: Session, assembly: Assembly, look: Look | None) -> Limits
     least |= _copies(session, assembly)
     bare_step, cores = (None if look is None else bare_step_of(assembly) or look.of_step), usable_cores()
     at_once = 1 if look is None else envs_at_once(spec, look.busy, cores)
-    if isinstance(session, InProcesses):
-        at_once = session.supply.form.actors
+    if isinstance(session, InProcesses) and look is not None:
+        actors = 1 if spec.actors.here else session.supply.form.actors
+        at_once = actors if look.busy < MOSTLY_WAITS else min(cores, actors)
     if bare_step is not None and not _steps_in_one_call(session):
         least["step"] = bare_step / at_once
     in_turn = look is not None and not _steps_in_one_call(session) and spec.env.vectorization in ("auto", "sync")

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from hotloop import figures
 from hotloop.clock import Rates
 from hotloop.errors import EnvFailed, said
@@ -43,8 +45,6 @@ class Occasion(NamedTuple):
     note: str = ""
     can_be_rarer: bool = True
     """Whether one takes as long where they are rarer: an evaluation that was cut would not."""
-    at_most: float | None = None
-    """Seconds that one takes at most as the run goes on; None where it takes as long as ever, or that is not known."""
 
     @property
     def per_env_step(self) -> float:
@@ -139,7 +139,7 @@ def _seconds_of_checkpoint(session: Session, folder: Path) -> float | None:
 def _evaluation(session: Session, spec: Spec) -> Occasion:
     """One as long as those of the run are, but for a policy that has hardly learned yet: the second, if there is time
     for two, as the first may have something to compile."""
-    note, can_be_rarer, seconds, at_most = "by a policy that has hardly learned", True, 0.0, None
+    note, can_be_rarer, seconds = "by a policy that has hardly learned", True, 0.0
     for _ in range(2):
         began = time.perf_counter()
         try:
@@ -149,13 +149,13 @@ def _evaluation(session: Session, spec: Spec) -> Occasion:
             return _timed(spec, time.perf_counter() - began, f"{note}, given up", can_be_rarer=False)
         seconds = time.perf_counter() - began
         if any(episodes.cut for episodes in played):
-            note, can_be_rarer, at_most = "cut short by evaluation.max_share", False, None
-        elif isinstance(session, LearningRun | TeamRun):  # elsewhere nothing cuts them
-            steps = sum(int(episodes.length.sum()) for episodes in played)
-            at_most = seconds * spec.evaluation.max_share * spec.evaluation.every / max(1, steps)
+            note, can_be_rarer = "cut short by evaluation.max_share", False
+        else:
+            length = float(np.mean([np.mean(episodes.length) for episodes in played]))
+            note = f"{length:,.0f} steps an episode, by a policy that has hardly learned: longer ones take longer"
         if seconds > LONGEST_EVALUATION / 3:
             break
-    return _timed(spec, seconds, note, can_be_rarer=can_be_rarer)._replace(at_most=at_most)
+    return _timed(spec, seconds, note, can_be_rarer=can_be_rarer)
 
 
 def _timed(spec: Spec, seconds: float, note: str, *, can_be_rarer: bool) -> Occasion:

@@ -4,10 +4,13 @@
 |---|---|
 | `pipeline: sync` | the sum of all stages |
 | `pipeline: concurrent` | as `model.py` has it; no less than all work on all cores |
-| `pipeline: processes` | the longest of: acting by so many actors, learning, all work on all cores |
+| `pipeline: processes` | the longest of: acting and packing by so many actors, learning, all work on all cores |
 | `env.vectorization`, `threads`, `engine` | that stage measured by itself (`alternatives.py`), the others as they are |
 | rarer evaluations, checkpoints, lines of metrics | a tenth of what they take now |
 | fewer gradient steps, a smaller batch or network, more envs | that stage's share of them; learns differently |
+
+A side that gets a core of its own takes less than it did, as far as that was measured (`_apart`); new weights, which a
+run in one process acts with after each block, are handed to actors a few times a second (`_with_actors`).
 
 The order of experience changes with the pipeline, and so do the bits; env steps, gradient steps, batches, priorities, ε
 and targets do not. What the spec's own rules refuse is not proposed.
@@ -21,7 +24,7 @@ from typing import NamedTuple
 from hotloop.doctor.alternatives import Alternatives, Changes, Way, is_allowed
 from hotloop.doctor.examination import Examined
 from hotloop.doctor.limits import MOSTLY_WAITS
-from hotloop.doctor.model import OF_ACTORS, left_without, seconds_if_concurrent, seconds_of
+from hotloop.doctor.model import ACTING, BETWEEN, OF_ACTORS, left_without, seconds_if_concurrent, seconds_of
 from hotloop.pipeline_trial import actors_for, seconds_with
 from hotloop.spec import Prioritized
 
@@ -110,7 +113,7 @@ def _on_host(seen: Examined, cores: int, measured: Alternatives) -> list[Remedy]
 
 
 class _Stages(NamedTuple):
-    """Seconds of an env step by stage, and those of cores that all of them use."""
+    """Seconds of an env step by stage, what is between them among them; and those of cores that all of them use."""
 
     seconds: dict[str, float]
     at_work: float
@@ -133,27 +136,23 @@ def _changed(seen: Examined, factor: float, way: Way | None) -> _Stages:
 def _apart(seen: Examined, stages: _Stages) -> _Stages:
     """Acting and learning, each on a core of its own: neither pushes the other's data out of the caches."""
     now = _in_one_process(seen)
-    alone = {
-        name: stage.alone * stages.seconds[name] / max(now[name], 1e-12)
-        for name, stage in seen.stages.items()
-        if stage.alone is not None
+    alone = {name: stage.alone for name, stage in seen.stages.items()} | {BETWEEN: seen.between_alone}
+    changed = {
+        name: each * stages.seconds[name] / max(now[name], 1e-12) for name, each in alone.items() if each is not None
     }
-    acting = {"select", "step"}
-    learner = left_without(acting, stages.seconds, alone)
-    actors = left_without(set(stages.seconds) - acting, stages.seconds, alone)
-    seconds = {**learner, **actors}
+    learner = left_without(ACTING, stages.seconds, changed)
+    actor = left_without(tuple(learner), stages.seconds, changed)
+    seconds = {**learner, **actor}
     return _Stages(seconds, stages.at_work - sum(stages.seconds.values()) + sum(seconds.values()))
 
 
-def _handed_over(seen: Examined, stages: _Stages) -> _Stages:
+def _with_actors(seen: Examined, stages: _Stages) -> _Stages:
     """What actors do of what one process did: they put their steps in order, and a parcel of many is stored at once;
-    new weights are handed to them a few times a second. Whole episodes, for hindsight, are stored step by step."""
-    seconds = dict(stages.seconds)
-    if seen.spec.replay.hindsight is None:
-        seconds["select"] = seconds.get("select", 0.0) + seconds.get("insert", 0.0)
-        seconds["insert"] = 0.0
-    saved = min(seen.new_weights, seconds.get("update", 0.0))
-    seconds["update"] = seconds.get("update", 0.0) - saved
+    new weights are handed to them a few times a second."""
+    stages = _apart(seen, stages)
+    seconds, saved = dict(stages.seconds), min(seen.new_weights, stages.seconds.get("update", 0.0))
+    seconds["select"] = _sum(seconds, "select", "insert")
+    seconds["insert"], seconds["update"] = 0.0, seconds.get("update", 0.0) - saved
     return _Stages(seconds, stages.at_work - saved)
 
 
@@ -162,28 +161,21 @@ class _Pipeline:
 
     def __init__(self, seen: Examined, cores: int, name: str, changes: Changes) -> None:
         self.name, self.changes, self._seen, self._cores = name, changes, seen, cores
-        # Where the learner waits for actors, that is what is between stages, and no other pipeline waits like it.
-        self._between = 0.0 if seen.actors and seen.stages["update"].is_beside else seen.between
-        if name != seen.pipeline and seen.between_alone is not None:
-            self._between = min(seen.between, seen.between_alone)
 
     def seconds(self, stages: _Stages, vectorization: str = "") -> float:
         """Of an env step, with envs stepped in another way if one is named."""
-        if self.name != self._seen.pipeline:
-            stages = _apart(self._seen, stages)
         if self.name == "processes":
-            if not self._seen.actors:
-                stages = _handed_over(self._seen, stages)
-            acting = _sum(stages.seconds, "select", "step")
+            stages = stages if self._seen.actors else _with_actors(self._seen, stages)
             actors = self.changes.get("actors.count", self._seen.actors)
             assert isinstance(actors, int)
-            least = seconds_with(stages.seconds, actors, self._busy(acting, stages), self._cores)
-            return max(least, stages.at_work / self._cores) + self._between
+            least = seconds_with(stages.seconds, actors, _busy(self._seen, stages), self._cores)
+            return max(least, stages.at_work / self._cores) + stages.seconds[BETWEEN]
         if self.name == "concurrent" != self._seen.pipeline:
+            stages = _apart(self._seen, stages)
             block, holds_lock = self._seen.spec.block_plan.env_steps, self._holds_lock(vectorization)
-            seconds = seconds_if_concurrent(stages.seconds, block, holds_lock=holds_lock) + self._between
+            seconds = seconds_if_concurrent(stages.seconds, block, holds_lock=holds_lock) + stages.seconds[BETWEEN]
             return max(seconds, stages.at_work / self._cores)
-        return max(seconds_of(self.name, stages.seconds) + self._between, stages.at_work / self._cores)
+        return max(_in_all(self.name, stages.seconds), stages.at_work / self._cores)
 
     def _holds_lock(self, vectorization: str) -> bool:
         """Whether envs at work keep other threads from Python: those in processes, and emulators in threads, do not."""
@@ -192,24 +184,24 @@ class _Pipeline:
         is_elsewhere = is_native or way in ("async", "threads", "native")
         return not is_elsewhere and (self._seen.env_busy or 1.0) >= MOSTLY_WAITS
 
-    def _busy(self, acting: float, stages: _Stages) -> float:
-        """Share of acting in which a core is used."""
-        waits = (1 - (self._seen.env_busy or 1.0)) * stages.seconds["step"]
-        return 1 - waits / max(acting, 1e-12)
+
+def _busy(seen: Examined, stages: _Stages) -> float:
+    """Share of acting in which a core is used."""
+    waits = (1 - (seen.env_busy or 1.0)) * stages.seconds["step"]
+    return 1 - waits / max(_sum(stages.seconds, "select", "step"), 1e-12)
 
 
 def _pipelines(seen: Examined, cores: int) -> Iterator[_Pipeline]:
-    spec, stages = seen.spec, _in_one_process(seen)
+    spec, stages = seen.spec, _changed(seen, 1.0, None)
     yield _Pipeline(seen, cores, seen.pipeline, {})
     tells_errors = seen.actors and isinstance(spec.replay.sampling, Prioritized) and spec.actors.first_errors
     for other in ("sync", "concurrent"):
         if other != seen.pipeline and (other == "sync" or cores > 1) and not tells_errors and not spec.actors.ladder:
             yield _Pipeline(seen, cores, other, {"pipeline": other})
     if cores > 1 and seen.can_be_elsewhere:
-        acting = _sum(stages, "select", "step")
-        waits = (1 - (seen.env_busy or 1.0)) * stages["step"]
+        then = stages if seen.actors else _with_actors(seen, stages)
         unsaid = spec if not seen.actors else spec.with_field("actors.count", None)
-        actors = actors_for(stages, unsaid, 1 - waits / max(acting, 1e-12), cores)
+        actors = actors_for(then.seconds, unsaid, _busy(seen, then), cores)
         if actors == seen.actors or spec.actors.ladder:  # by which actors explore differently
             return
         changes: Changes = {"pipeline": "processes", "actors.count": actors}
@@ -234,8 +226,7 @@ def _on_device(seen: Examined, way: Way) -> float:
 def _with_update(seen: Examined, way: Way) -> float:
     if seen.env_busy is None or seen.actors:
         return _on_device(seen, way)
-    stages = _changed(seen, 1.0, way).seconds
-    left = max(seconds_of(seen.pipeline, stages) + seen.between, 1e-12)
+    left = max(_in_all(seen.pipeline, _changed(seen, 1.0, way).seconds), 1e-12)
     return seen.of_whole_run(1 / seen.env_steps_per_s / left)
 
 
@@ -248,17 +239,25 @@ def _scaled(seen: Examined, names: tuple[str, ...], factor: float) -> float:
     return seen.of_whole_run(before / max(after, 1e-12))
 
 
+def _in_all(pipeline: str, seconds: Mapping[str, float]) -> float:
+    """Of an env step, what is between its stages included."""
+    stages = {name: each for name, each in seconds.items() if name != BETWEEN}
+    return seconds_of(pipeline, stages) + seconds[BETWEEN]
+
+
 def _in_one_process(seen: Examined) -> dict[str, float]:
-    """Seconds of an env step by stage, if they were done one after the other in this process."""
+    """Seconds of an env step by stage and between them, if they were done one after the other in this process."""
     stages = {name: stage.seconds for name, stage in seen.stages.items()}
     if not seen.actors:
-        return stages
+        return {**stages, BETWEEN: seen.between}
     between_processes = ("hand over", "publish")
-    return {
+    here = {
         name: each * (seen.actors if name in OF_ACTORS else 1)
         for name, each in stages.items()
         if name not in between_processes
     }
+    # Where the learner waits for actors, that is what is between stages, and no other pipeline waits like it.
+    return {**here, BETWEEN: 0.0 if seen.stages["update"].is_beside else seen.between}
 
 
 def _occasions(seen: Examined) -> Iterator[Remedy]:

@@ -112,13 +112,13 @@ def compare(
     """Run slices until every ratio is known well, or until `until`, as `time.monotonic` counts.
 
     `alone` has, by stage, what makes all others cost nothing, and for BETWEEN all of them: for sessions that do one
-    stage after the other. What a stand-in takes is known there, too, and is not counted.
+    stage after the other.
     """
     slices, alone = _Slices(session, seconds_of_slice), alone or {}
     slices.find_length()
     for change in ways.values():
         with change():
-            slices.run(blocks=1)  # in which it may compile or record
+            session.advance(1)  # in which it may compile or record
     ratios: dict[str, list[float]] = {name: [] for name in ways}
     shares: dict[str, list[float]] = {name: [] for name in alone}
     rounds = 0
@@ -130,15 +130,20 @@ def compare(
             try:
                 for name, change in ways.items():
                     with change():
-                        speed = slices.run_without(name) if alone else slices.run()
+                        speed = slices.run()
                     watch.look()
                     after = slices.as_it_is()
                     ratios[name].append(speed / math.sqrt(before * after))
                     before = after
-                for name, change in alone.items() if rounds < ROUNDS_ALONE else ():
-                    with change():
-                        shares[name].append(slices.run_alone(name) * before)
-                    before = slices.as_it_is()
+                if alone and rounds < ROUNDS_ALONE and not (rounds and time.monotonic() > until):
+                    seconds_alone = {}
+                    for name, change in alone.items():
+                        with change():
+                            seconds_alone[name] = slices.run_alone(name)
+                    after = slices.as_it_is()
+                    for name, each in seconds_alone.items():
+                        shares[name].append(each * math.sqrt(before * after))
+                    before = after
             except _Stopped:
                 break
             rounds += 1
@@ -214,10 +219,10 @@ class _Slices:
         self.pieces.append(piece)
         return speed
 
-    def run(self, blocks: int | None = None) -> float:
+    def run(self) -> float:
         """Env steps a second."""
         before, began = self._steps(), time.perf_counter()
-        self._session.advance(blocks or self._blocks)
+        self._session.advance(self._blocks)
         made = self._steps() - before
         if end_is_wanted() and self.pieces:
             raise _Stopped
@@ -225,26 +230,16 @@ class _Slices:
             raise SpecError("a stop rule of the spec (stop, guard) ended the run that is looked at")
         return made / (time.perf_counter() - began)
 
-    def run_without(self, stage: str) -> float:
-        """Env steps a second while a stand-in does a stage, what that takes itself left out."""
-        made, seconds, taken = self._timed()
-        return made / max(seconds - sum(taken[name] for name in SPANS_OF.get(stage, (stage,))), 1e-9)
-
     def run_alone(self, stage: str) -> float:
         """Seconds of an env step that a stage takes while stand-ins do all others."""
-        self.run(blocks=1)
-        made, seconds, taken = self._timed()
-        if stage == BETWEEN:
-            return max(0.0, seconds - sum(taken.values())) / made
-        return sum(taken[name] for name in SPANS_OF.get(stage, (stage,))) / made
-
-    def _timed(self) -> tuple[int, float, dict[str, float]]:
-        """A slice: its env steps, its seconds, and those of each stage."""
+        self._session.advance(1)
         stages, steps = self._session.spans.seconds(), self._steps()
         speed = self.run()
         made = self._steps() - steps
         taken = {name: each - stages[name] for name, each in self._session.spans.seconds().items()}
-        return made, made / speed, taken
+        if stage == BETWEEN:
+            return max(0.0, 1 / speed - sum(taken.values()) / made)
+        return sum(taken[name] for name in SPANS_OF.get(stage, (stage,))) / made
 
     def overhead(self) -> float:
         """Share of a slice that reading its counters takes."""

@@ -16,7 +16,7 @@ def network():
     return nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
 
 
-def act(number, sent, plant, lock):
+def act(number, sent, plant):
     torch.set_num_threads(1)
     env, policy = gym.make("CartPole-v1"), network()
     obs, _ = env.reset(seed=number)
@@ -29,7 +29,7 @@ def act(number, sent, plant, lock):
         obs = env.reset()[0] if terminated or truncated else following
         kept.append(row)
         if plant == "pickling":
-            row = row + (np.zeros(20_000, np.float32),)
+            row = row + (np.zeros(500_000, np.float32),)
             sent.put([row])
             kept = []
         elif len(kept) == 64:
@@ -37,15 +37,16 @@ def act(number, sent, plant, lock):
             kept = []
 
 
-def learn(sent, plant, lock):
+def learn(sent, plant):
     torch.set_num_threads(1)
     policy, target = network(), network()
     optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
     rows, done = [], 0
     while True:
-        if plant == "waiting":
-            while sent.qsize() < 4:
-                time.sleep(0.05)  # planted: waiting
+        while plant == "waiting":
+            time.sleep(0.05)  # planted: waiting
+            if not sent.empty():
+                break
         try:
             taken = sent.get(timeout=5)  # planted: pickling
         except queue.Empty:
@@ -76,8 +77,8 @@ if __name__ == "__main__":
     parser.add_argument("--start", default="fork")
     given = parser.parse_args()
     context = mp.get_context(given.start)
-    sent, lock = context.Queue(8), context.Lock()
-    actors = [context.Process(target=act, args=(0, sent, given.plant, lock), daemon=True)]
+    sent = context.Queue(8)
+    actors = [context.Process(target=act, args=(0, sent, given.plant), daemon=True)]
     for actor in actors:
         actor.start()
-    learn(sent, given.plant, lock)
+    learn(sent, given.plant)

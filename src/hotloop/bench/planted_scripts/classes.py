@@ -67,7 +67,7 @@ class ListMemory(ArrayMemory):
 
     def push(self, *values):
         super().push(*values)
-        for _ in range(20):
+        for _ in range(100):
             row = np.concatenate([np.asarray(value).ravel() for value in values])  # planted: replay-insert
             self.recent.insert(0, row)  # planted: replay-insert
         self.recent = self.recent[:20_000]  # planted: replay-insert
@@ -134,8 +134,9 @@ class Agent:
     def learn(self, memory, batch_size):
         states, actions, rewards, next_states, dones = memory.sample(batch_size)
         if self.plant == "debug-work":
-            before = copy.deepcopy(self.policy.state_dict())  # planted: debug-work
-            again = copy.deepcopy(self.optimizer.state_dict())  # planted: debug-work
+            for _ in range(4):
+                before = copy.deepcopy(self.policy.state_dict())  # planted: debug-work
+                again = copy.deepcopy(self.optimizer.state_dict())  # planted: debug-work
         with torch.no_grad():
             wanted = rewards + 0.99 * self.target(next_states).max(1).values * (1 - dones)
         chosen = self.policy(states).gather(1, actions[:, None]).squeeze(1)
@@ -174,10 +175,10 @@ class Steps(gym.Env):
 class Trainer:
     """Lets an agent play."""
 
-    def __init__(self, plant):
-        self.env, self.plant = Steps(), plant
+    def __init__(self, plant, width, batch_size):
+        self.env, self.plant, self.batch_size = Steps(), plant, batch_size
         self.memory = MEMORIES.get(plant, ArrayMemory)(16_384 if plant == "priorities" else 20_000)
-        self.agent = Agent(plant, 8, 4)
+        self.agent = Agent(plant, 8, 4, width)
         self.cycles = deque(maxlen=200_000)
 
     def run(self, steps):
@@ -189,8 +190,8 @@ class Trainer:
             if self.plant == "memory":
                 self.keep_history(step)
             state = self.env.reset()[0] if done else next_state
-            if len(self.memory) > 256:
-                self.agent.learn(self.memory, 128 if self.plant in ("replay-sample", "priorities", "fixed-128") else 32)
+            if len(self.memory) > 1_000:
+                self.agent.learn(self.memory, self.batch_size)
             if step % 10_000 == 0:
                 print("step", step)
 
@@ -205,6 +206,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--plant", default="nothing")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, default=32)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    Trainer(given.plant).run(10_000_000)
+    Trainer(given.plant, given.width, given.batch_size).run(10_000_000)

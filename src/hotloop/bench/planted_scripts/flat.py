@@ -50,10 +50,11 @@ class Searching(gym.Wrapper):
 env = gym.make(args.env_id, render_mode="rgb_array" if plant == "rendering" else None)
 if plant == "env-step":
     env = Searching(env)
-width = 512 if plant == "update-arithmetic" else 64
-if plant == "update-arithmetic":
-    args.batch_size = 512
-if plant == "update-count":
+width = 512 if plant.startswith("update-arithmetic") else 64
+if plant.startswith("update-arithmetic"):
+    args.batch_size = 256 if plant.endswith("half") else 512
+updates = {"update-count": 8, "update-count-half": 4}.get(plant, 1)
+if updates > 1:
     args.train_frequency = 1
 
 
@@ -68,8 +69,8 @@ capacity = 50_000
 ring_obs, ring_next = np.zeros((capacity, 4), np.float32), np.zeros((capacity, 4), np.float32)
 ring_actions, ring_rewards = np.zeros(capacity, np.int64), np.zeros(capacity, np.float32)
 ring_dones = np.zeros(capacity, np.float32)
-weights_file = os.path.join(tempfile.mkdtemp(prefix="planted-"), "weights.pt")
-log_file = open(os.path.join(os.path.dirname(weights_file), "log.csv"), "w")
+folder = tempfile.TemporaryDirectory(prefix="planted-")
+weights_file, log_file = os.path.join(folder.name, "weights.pt"), open(os.path.join(folder.name, "log.csv"), "w")
 
 
 def evaluate(episodes):
@@ -104,12 +105,12 @@ for step in range(args.total_timesteps):
     obs = next_obs if not (terminated or truncated) else env.reset()[0]
     if step < args.learning_starts or step % args.train_frequency:
         continue
-    for _ in range(8 if plant == "update-count" else 1):
+    for _ in range(updates):
         chosen = np.random.randint(0, min(step, capacity), args.batch_size)
         if plant == "conversion":
             batch_obs = torch.tensor(ring_obs[chosen].tolist(), dtype=torch.float64).float()  # planted: conversion
             batch_next = torch.tensor(ring_next[chosen].tolist(), dtype=torch.float64).float()  # planted: conversion
-            for _ in range(8):
+            for _ in range(24):
                 torch.tensor([list(row) for row in ring_obs[chosen]])  # planted: conversion
         else:
             batch_obs, batch_next = torch.from_numpy(ring_obs[chosen]), torch.from_numpy(ring_next[chosen])
@@ -121,12 +122,15 @@ for step in range(args.total_timesteps):
         old = q_network(batch_obs).gather(1, batch_actions[:, None]).squeeze(1)
         loss = F.mse_loss(td_target, old)
         if plant == "host-sync":
-            errors = [abs(td_target[i].item() - old[i].item()) for i in range(args.batch_size)]  # planted: host-sync
+            for _ in range(4):
+                errors = [
+                    abs(td_target[i].item() - old[i].item()) for i in range(args.batch_size)
+                ]  # planted: host-sync
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     if plant == "target-copy":
-        for _ in range(8):
+        for _ in range(32):
             target_network.load_state_dict(q_network.state_dict())  # planted: target-copy
     elif step % 1_000 == 0:
         target_network.load_state_dict(q_network.state_dict())
@@ -134,8 +138,8 @@ for step in range(args.total_timesteps):
         for name, value in q_network.named_parameters():
             print(step, name, value.detach().numpy()[:3], file=log_file, flush=True)  # planted: logging
     if plant == "evaluation" and step % 200 == 0:
-        print("greedy", evaluate(4))  # planted: evaluation
-    if plant == "checkpointing" and step % 20 == 0:
-        torch.save({"net": q_network.state_dict(), "ring": ring_obs}, weights_file)  # planted: checkpointing
+        print("greedy", evaluate(60))  # planted: evaluation
+    if plant == "checkpointing":
+        torch.save([q_network.state_dict(), ring_obs, ring_next], weights_file)  # planted: checkpointing
     if step % 5_000 == 0:
         print("steps per second", int(step / (time.time() - start)))

@@ -26,7 +26,7 @@ class Writes(BaseCallback):
 
     def _on_step(self):
         for name, value in self.model.policy.named_parameters():
-            print(name, value.detach().flatten()[:8].tolist(), file=self.file)  # planted: logging
+            print(name, value.detach().flatten()[:512].tolist(), file=self.file)  # planted: logging
         return True
 
     def _on_training_start(self):
@@ -44,9 +44,10 @@ if given.plant == "env-step":
     env = Slow(env)
 callbacks = []
 if given.plant == "evaluation":
-    callbacks.append(EvalCallback(gym.make("CartPole-v1"), eval_freq=200, n_eval_episodes=10, verbose=0))
+    callbacks.append(EvalCallback(gym.make("CartPole-v1"), eval_freq=200, n_eval_episodes=60, verbose=0))
 if given.plant == "checkpointing":
-    callbacks.append(CheckpointCallback(20, tempfile.mkdtemp(prefix="planted-"), save_replay_buffer=True))
+    folder = tempfile.TemporaryDirectory(prefix="planted-")
+    callbacks.append(CheckpointCallback(10, folder.name, save_replay_buffer=True))
 if given.plant == "logging":
     callbacks.append(Writes())
 model = DQN(

@@ -27,6 +27,7 @@ from typing import IO, NamedTuple
 import psutil
 
 from hotloop.doctor.scripts.stacks import Stack, read_stacks
+from hotloop.doctor.watch import Watch, Watched
 from hotloop.errors import HotloopError
 from hotloop.interrupts import end_is_wanted
 from hotloop.plain import Figures
@@ -102,6 +103,8 @@ class Attended:
     exit_code: int | None
     """If it ended by itself."""
     notices: list[str]
+    watched: Watched | None = None
+    """What else the machine did in the windows; None where there were none."""
 
     @property
     def steady_seconds(self) -> float:
@@ -226,6 +229,7 @@ class _Looking:
         self._learned_at: float | None = None
         self._notices: list[str] = []
         self._used_before: dict[int, float] = {}
+        self._watched: Watched | None = None
 
     def until_it_learns(self) -> None:
         """Past its start-up and its first gradient steps; or, of one that never learns, half of the time."""
@@ -253,7 +257,7 @@ class _Looking:
     def windows_until_the_end(self) -> None:
         """Without a sampler and with it, in turn."""
         self._used_before, collected = self._used(), self._collected()
-        with self._reporter.counting("seconds of its training looked at") as tell:
+        with Watch() as watch, self._reporter.counting("seconds of its training looked at") as tell:
             began = time.monotonic()
             while self._goes_on():
                 self._window(PLAIN_SECONDS, is_sampled=False)
@@ -261,6 +265,7 @@ class _Looking:
                     self._window(SAMPLED_SECONDS, is_sampled=True)
                 tell(round(time.monotonic() - began), round(self._until - began))
                 time.sleep(LOOKS_EVERY / 10)  # the last half second has no window
+        self._watched = watch.watched() if self._windows else None
         for pid, seconds in self._used().items():
             self._processes[pid].processor_seconds = seconds - self._used_before.get(pid, 0.0)
         for pid, seconds in self._collected().items():
@@ -311,6 +316,7 @@ class _Looking:
             None if self._learned_at is None else self._learned_at - self._began,
             self._ended_by_itself,
             self._notices,
+            self._watched,
         )
 
     _ended_by_itself: int | None = None

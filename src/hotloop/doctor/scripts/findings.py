@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hotloop.cores import usable_cores
 from hotloop.doctor.causes import ARITHMETIC, MANY_UPDATES, Cause, in_time
-from hotloop.doctor.losses import NEVER
+from hotloop.doctor.losses import NEVER, of_machine
 from hotloop.doctor.scripts.arithmetic import products_of, timed
 from hotloop.doctor.scripts.attach import HOOK, Attended, Process
 from hotloop.doctor.scripts.remedies import Remedy, remedy_of
@@ -92,6 +92,7 @@ def findings_of(attended: Attended) -> Found:
         if name != OTHER
     ]
     found += _of_memory(attended, learner, seconds)
+    found += _of_machine(attended, seconds)
     found += _of_episodes(attended)
     found.sort(key=lambda cause: -cause.share)
     return Found(attended, learner, found, products, 1 - shares.by_cause.get(OTHER, 0.0), overhead_of(attended))
@@ -222,6 +223,29 @@ def _of_memory(attended: Attended, learner: Process, seconds: float) -> list[Cau
     remedy = "gc.freeze() after set-up and gc.set_threshold(100_000), or fewer objects in the replay"
     said = ("gc", evidence, remedy, False, 1 / (1 - min(share, 0.99)), None, None, "gc")
     return [Cause("memory", share, share * seconds, *said)]
+
+
+def _of_machine(attended: Attended, seconds: float) -> list[Cause]:
+    """Other processes, and a limit of cores; how long the script's own threads waited for one is not known."""
+    if attended.watched is None:
+        return []
+    return [
+        Cause(
+            loss.cause,
+            loss.share,
+            loss.share * seconds,
+            loss.where,
+            loss.evidence,
+            loss.remedy,
+            changes_algorithm=False,
+            predicted=1 / max(1 - loss.share, 1e-3),
+            measured=None,
+            stage=loss.where,
+            is_verdict=loss.is_verdict,
+            is_loss=True,
+        )
+        for loss in of_machine(attended.watched._replace(waited=None))
+    ]
 
 
 def _of_episodes(attended: Attended) -> list[Cause]:

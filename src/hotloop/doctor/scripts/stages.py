@@ -136,6 +136,8 @@ def seen_as(frames: Sequence[Frame], reader: Reader, text_of: Callable[[Frame], 
 def _cause_of(place: int, frames: Sequence[Frame], reader: Reader) -> str | None:
     """What a frame says all within it is for; None where it says nothing."""
     frame, further = frames[place], frames[place + 1 :]
+    if frame.mark == "ask" and any(_only_learns(each, reader) for each in frames[:place]):
+        return UPDATE  # row by row
     if frame.mark:
         return "env-step" if frame.mark.startswith(("env.step", "env.reset")) else MARKS.get(frame.mark)
     if not reader.is_mine(frame.file):
@@ -145,6 +147,12 @@ def _cause_of(place: int, frames: Sequence[Frame], reader: Reader) -> str | None
     cause = _of_own(frame, further, reader.is_mine)
     does_more = (frame.file, frame.function) in reader.plays and cause not in ("evaluation", "rendering")
     return None if does_more else cause
+
+
+def _only_learns(frame: Frame, reader: Reader) -> bool:
+    """Whether gradient steps are taken within an own function, and no env is stepped."""
+    own = (frame.file, frame.function)
+    return not frame.mark and frame.function != "<module>" and own in reader.learns and own not in reader.plays
 
 
 def _of_library(frame: Frame, further: Sequence[Frame], is_mine: Mine) -> str | None:

@@ -91,8 +91,8 @@ class Pipeline:
             while learner.batches < self.switches.accumulates:
                 learner.learn(learner.draw())
 
-    def run(self, seconds: float) -> Ran:
-        """For so long, and until the batch that was begun is done."""
+    def run(self, seconds: float, fewest_batches: int = 0) -> Ran:
+        """For so long, until so many batches are done, and the one that was begun: what came of fewer says nothing."""
         learner, left = self.learner, self._channel.take()
         if learner:
             learner.store(left)  # sent while all came to rest, and not counted
@@ -101,7 +101,7 @@ class Pipeline:
         taken, learning = 0, 0.0
         with threads_of(self.switches), self._playing():
             began = time.perf_counter()
-            while time.perf_counter() - began < seconds:
+            while time.perf_counter() - began < seconds or (learner and learner.batches - batches < fewest_batches):
                 came, spent, synced = self._turn()
                 taken, learning, syncs = taken + came, learning + spent, syncs + synced
             passed, after = time.perf_counter() - began, self._handed()

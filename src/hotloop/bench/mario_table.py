@@ -17,7 +17,10 @@ from hotloop.progress import Reporter
 from hotloop.trainer_process import Figures, Orders, Trainer
 
 SIZES = Sizes()
-SLICES, SLICE_SECONDS, HOTLOOP_SECONDS = 2, 45.0, 45.0
+SLICES, SLICE_SECONDS, FEWEST_BATCHES, HOTLOOP_SECONDS = 2, 45.0, 3, 45.0
+LONGEST_PARCEL = 16
+"""Steps of an actor's envs: what actors are ahead is learned from before a turn begins, and a gradient step may take
+most of a minute."""
 ENVS, MOST_ENVS = 8, 32
 ORIGINAL, OPTIMISED = "mario_original", "mario_optimized"
 CONFIGURATIONS: dict[str, Switches] = {ORIGINAL: Switches(), OPTIMISED: OPTIMIZED}
@@ -75,8 +78,8 @@ def table_rows(reporter: Reporter) -> list[Row]:
 def settings() -> dict[str, object]:
     """Without which the rows mean nothing."""
     return {
-        "table": f"{SLICES} x {SLICE_SECONDS:g} s of each pipeline in turns after its first optimiser step, "
-        f"{HOTLOOP_SECONDS:g} s of hotloop; its ratios are of whole runs, without a spread",
+        "table": f"{SLICES} x {SLICE_SECONDS:g} s, and at least {FEWEST_BATCHES} batches, of each pipeline in turns "
+        f"after its first optimiser step, {HOTLOOP_SECONDS:g} s of hotloop; its ratios are of whole runs, without a spread",
         "experiences": f"stacks {SIZES.shape} uint8, {SIZES.experience_bytes:,} bytes each; {SIZES.gflop:.2g} GFLOP "
         "for each sample of a batch",
     }
@@ -126,6 +129,7 @@ def hotloop_spec(switches: Switches, experiences_per_batch: float) -> dict[str, 
     return {
         "pipeline": "processes",
         "actors.count": switches.collectors,
+        "actors.steps_per_parcel": min(LONGEST_PARCEL, steps // envs),
         "updates_per_step": 1 / steps,
         "discount": DISCOUNT,
         "env.num_envs": envs,
@@ -197,7 +201,7 @@ def _ran(reporter: Reporter) -> dict[str, Ran]:
             pipeline.warm_up()
         for number in range(SLICES):
             for name in list(pipelines) if number % 2 == 0 else reversed(pipelines):
-                ran[name] = ran[name].and_then(pipelines[name].run(SLICE_SECONDS))
+                ran[name] = ran[name].and_then(pipelines[name].run(SLICE_SECONDS, FEWEST_BATCHES))
             reporter.show(number + 1, SLICES, {"rounds of": " | ".join(pipelines)})
     finally:
         for pipeline in pipelines.values():

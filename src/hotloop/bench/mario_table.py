@@ -79,7 +79,7 @@ def settings() -> dict[str, object]:
     """Without which the rows mean nothing."""
     return {
         "table": f"{SLICES} x {SLICE_SECONDS:g} s, and at least {FEWEST_BATCHES} batches, of each pipeline in turns "
-        f"after its first optimiser step, {HOTLOOP_SECONDS:g} s of hotloop; its ratios are of whole runs, without a spread",
+        f"after its first optimiser step, {HOTLOOP_SECONDS:g} s of hotloop; ratios are of whole runs, without a spread",
         "experiences": f"stacks {SIZES.shape} uint8, {SIZES.experience_bytes:,} bytes each; {SIZES.gflop:.2g} GFLOP "
         "for each sample of a batch",
     }

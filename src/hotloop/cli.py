@@ -6,9 +6,10 @@ import os
 import re
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import IO, TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -430,7 +431,9 @@ def doctor(
     actors: ActorsOption = None,
     minutes: Annotated[float, typer.Option(help="About how long it may take.")] = 3.0,
     out: Annotated[Path | None, typer.Option(help="Folder for doctor.html and doctor.json; must not exist.")] = None,
-    quiet: Annotated[bool, typer.Option(help="Of a script: do not show what it prints.")] = False,
+    quiet: Annotated[
+        bool, typer.Option(help="Of a script: do not show what it prints; it goes to script.log in --out.")
+    ] = False,
     verify: Annotated[
         bool, typer.Option(help="Of a script: run it again with remedies that need no edit, in a copy of this folder.")
     ] = False,
@@ -481,6 +484,15 @@ def doctor(
             print(f"  page       {out / 'doctor.html'}")
 
 
+def _log_in(out: Path | None) -> IO[bytes]:
+    """Where a quiet script's words go; without a folder nothing of it is left."""
+    return tempfile.TemporaryFile() if out is None else (out / "script.log").open("w+b")
+
+
+LAST_WORDS = 12
+"""Lines of a quiet script that failed which are shown all the same."""
+
+
 def _doctor_of_script(
     command: list[str], minutes: float, out: Path | None, *, quiet: bool, verifies: bool, as_json: bool
 ) -> None:
@@ -492,8 +504,13 @@ def _doctor_of_script(
     if not command:
         raise SpecError("there is no command after --; as in: hotloop doctor -- python train.py")
     _make_new(out)
-    with Terminal() as reporter:
-        found = diagnose_script(command, minutes, reporter, quiet=quiet, beside_json=as_json, verifies=verifies)
+    with contextlib.ExitStack() as opened:
+        log = opened.enter_context(_log_in(out)) if quiet else None
+        reporter = opened.enter_context(Terminal())
+        found = diagnose_script(command, minutes, reporter, log=log, beside_json=as_json, verifies=verifies)
+        if log is not None and found.found.attended.exit_code:
+            log.seek(0)
+            print(*log.read().decode(errors="replace").splitlines()[-LAST_WORDS:], sep="\n", file=sys.stderr)
     report = figures_of(found)
     if as_json:
         _print_json(report)

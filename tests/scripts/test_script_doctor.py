@@ -217,3 +217,13 @@ def test_the_hook_is_for_old_pythons_too():
     imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
     assert not [name for name in imported if name.startswith(("hotloop", "numpy", "psutil"))]
+
+
+def test_a_quiet_script_writes_to_a_file_and_one_that_fails_has_its_last_words(tmp_path):
+    says = "import sys\nprint('seen by nobody')\nprint('beside it', file=sys.stderr)\nsys.exit(3)"
+    folder = tmp_path / "report"
+    done = doctor(sys.executable, script(tmp_path, says), minutes=0.1, options=["--quiet", "--out", folder])
+    assert sorted((folder / "script.log").read_text().splitlines()) == ["beside it", "seen by nobody"]
+    assert done.returncode == 1
+    assert "beside it" in done.stderr, "of one that fails"
+    assert "seen by nobody" not in done.stdout

@@ -96,7 +96,8 @@ def gain_of(case: ScriptCase) -> float | None:
     for turn in range(TURNS):
         for is_fixed in (False, True) if turn % 2 == 0 else (True, False):
             command = case.command(sys.executable, is_fixed=is_fixed)
-            seen = attend(command, SECONDS_OF_TRUTH, Silent(), subprocess.DEVNULL, is_sampled=False)
+            nowhere = subprocess.DEVNULL
+            seen = attend(command, SECONDS_OF_TRUTH, Silent(), nowhere, errors=nowhere, is_sampled=False)
             speeds[is_fixed].append(seen.per_second(case.counts) or 0.0)
     slow, fast = (statistics.fmean(speeds[each]) for each in (False, True))
     return round(fast / slow, 3) if slow and fast else None

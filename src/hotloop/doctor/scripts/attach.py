@@ -130,15 +130,17 @@ def attend(
     apply: Mapping[str, object] | None = None,
     folder: Path | None = None,
     *,
+    errors: IO[bytes] | int | None = None,
     is_sampled: bool = True,
 ) -> Attended:
-    """Run the command for at most so many seconds and look at it; `output` is where its standard output goes.
+    """Run the command for at most so many seconds and look at it; `output` and `errors` are where its standard output
+    and standard error go.
 
     `apply` are remedies that the hook applies; `folder` is where the command runs. Without samples, speeds are all.
     """
     sampler = _sampler() if is_sampled else None
     with tempfile.TemporaryDirectory(prefix="hotloop-doctor-") as counts:
-        script = _start(command, Path(counts), output, apply or {}, folder)
+        script = _start(command, Path(counts), (output, errors), apply or {}, folder)
         looking = _Looking(command, script, Path(counts), sampler, time.monotonic() + seconds, reporter)
         try:
             looking.until_it_learns()
@@ -158,7 +160,7 @@ def _sampler() -> str:
 def _start(
     command: Sequence[str],
     counts: Path,
-    output: IO[bytes] | int | None,
+    streams: tuple[IO[bytes] | int | None, IO[bytes] | int | None],
     apply: Mapping[str, object],
     folder: Path | None,
 ) -> subprocess.Popen[bytes]:
@@ -170,7 +172,10 @@ def _start(
     try:
         # A group of its own: what it starts is stopped with it, and a Ctrl-C is ours to pass on.
         begin = _end_with_parent if sys.platform == "linux" else None
-        return subprocess.Popen(command, env=env, stdout=output, cwd=folder, start_new_session=True, preexec_fn=begin)
+        out, err = streams
+        return subprocess.Popen(
+            command, env=env, stdout=out, stderr=err, cwd=folder, start_new_session=True, preexec_fn=begin
+        )
     except OSError as error:
         raise CannotAttend(f"{command[0]} cannot be started: {error.strerror or error}") from None
 
@@ -275,7 +280,8 @@ class _Looking:
         """As Ctrl-C would; then harder. Nothing that it has started is left; a second Ctrl-C ends it at once."""
         self._goes_on()  # how it ended, if it has
         family = self._family()
-        with _ending_at_once(partial(_kill, family)):
+        stopping = "stopping the script, as Ctrl-C would: what it says of a KeyboardInterrupt is our doing"
+        with self._reporter.busy(stopping), _ending_at_once(partial(_kill, family)):
             for sent, patience in zip((signal.SIGINT, signal.SIGTERM), TO_STOP, strict=True):
                 if self._script.poll() is None:
                     self._signal(sent)

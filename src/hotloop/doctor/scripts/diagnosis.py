@@ -1,10 +1,9 @@
 """All that the doctor does with someone's command: run it, look at it, stop it, say what was seen."""
 
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from hotloop.doctor.scripts.attach import attend
 from hotloop.doctor.scripts.equivalent import Equivalent, equivalent_of
@@ -33,19 +32,20 @@ def diagnose_script(
     minutes: float,
     reporter: Reporter,
     *,
-    quiet: bool = False,
+    log: IO[bytes] | None = None,
     beside_json: bool = False,
     verifies: bool = False,
 ) -> ScriptDiagnosis:
     """Run the command once, for about so many minutes in all; Ctrl-C ends it with what was seen by then.
 
-    To verify remedies it is run again, in the second half of the time.
+    What it says goes to `log`, or is shown; beside JSON on standard error. To verify remedies it is run again, in the
+    second half of the time.
     """
     began, seconds = time.monotonic(), 60 * minutes
     looking = seconds * (LOOKING if verifies else 1.0)
-    output = subprocess.DEVNULL if quiet else sys.stderr.fileno() if beside_json else None
+    output = log or (sys.stderr.fileno() if beside_json else None)
     with Interrupts():
-        attended = attend(command, looking - min(AFTERWARDS, 0.3 * looking), reporter, output)
+        attended = attend(command, looking - min(AFTERWARDS, 0.3 * looking), reporter, output, errors=log)
         with reporter.busy("its matrix products by themselves"):
             found = findings_of(attended)
         equivalent = None if end_is_wanted() else equivalent_of(found, reporter)

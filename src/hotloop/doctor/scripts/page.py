@@ -5,23 +5,25 @@ import shlex
 
 from hotloop.doctor.causes import verdict_of
 from hotloop.doctor.page import draw_shares, in_letters, lines_of_code, table_of, whole_page
-from hotloop.doctor.report import TITLES, cells_of, verdict_line
+from hotloop.doctor.report import on_shares, verdict_line
 from hotloop.doctor.scripts.diagnosis import ScriptDiagnosis
 from hotloop.doctor.scripts.findings import Found
-from hotloop.doctor.scripts.report import footing, next_step, tried_in_words, why
+from hotloop.doctor.scripts.report import TITLES_OF_SCRIPT, footing, next_step, row_of, tried_in_words, why
 
 
 def page_of(diagnosis: ScriptDiagnosis) -> str:
     """All of it."""
     found = diagnosis.found
     verdict = verdict_of(found.causes)
-    box = [("verdict", verdict_line(found.causes)), ("why", why(found)), ("next", next_step(found))]
+    named = verdict_line(found.causes) if found.causes else "none"
+    box = [("verdict", named), ("why", why(found)), ("next", next_step(found))]
     parts = []
     if found.causes:
         parts = [
             f'<p><img alt="where the time goes" src="data:image/png;base64,{_picture(found)}"></p>',
             "<h2>Where the time goes</h2>",
-            table_of(("cause", *TITLES), [(cause.cause, *cells_of(cause)) for cause in found.causes]),
+            table_of(TITLES_OF_SCRIPT, [row_of(cause) for cause in found.causes]),
+            f"<p class=dim>{html.escape(on_shares(found.causes))}</p>",
         ]
     if verdict is not None:
         parts += lines_of_code([verdict], "share of the time")

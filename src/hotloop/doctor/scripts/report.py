@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from hotloop.doctor.causes import NOTHING, as_figures, verdict_of
-from hotloop.doctor.report import TITLES, cells_of, confidence, marked, sentence, verdict_line
+from hotloop.doctor.causes import NOTHING, Cause, as_figures, verdict_of
+from hotloop.doctor.report import TITLES, cells_of, confidence, marked, on_shares, sentence, verdict_line
 from hotloop.doctor.scripts.diagnosis import ScriptDiagnosis
 from hotloop.doctor.scripts.equivalent import Equivalent
 from hotloop.doctor.scripts.findings import Found
@@ -14,6 +14,8 @@ from hotloop.profiling.show import table_of_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+TITLES_OF_SCRIPT = ("cause", "where", *TITLES[1:])
 
 
 def figures_of(diagnosis: ScriptDiagnosis) -> Figures:
@@ -79,17 +81,25 @@ def print_report(diagnosis: ScriptDiagnosis, console: "Console") -> None:
     ]
     console.print(Panel("\n".join(lines), expand=False))
     table = Table(title="where the time goes", title_justify="left", show_edge=False)
-    for title in ("cause", *TITLES):
-        table.add_column(title, justify="left" if title in ("cause", TITLES[0], TITLES[-1]) else "right")
+    for title in TITLES_OF_SCRIPT:
+        table.add_column(title, justify="left" if title in ("cause", "where", TITLES[-1]) else "right")
     for cause in found.causes:
-        table.add_row(cause.cause, *map(escape, cells_of(cause)))
+        table.add_row(*map(escape, row_of(cause)))
     if found.causes:
         console.print(table)
+        if said := on_shares(found.causes):
+            console.print(said, style="dim", markup=False, highlight=False)
     if (verdict := verdict_of(found.causes)) is not None and verdict.lines:
         console.print(table_of_lines(verdict.lines))
     for line in tried_in_words(diagnosis):
         console.print(line, markup=False, highlight=False)
     console.print(footing(found), style="dim", markup=False)
+
+
+def row_of(cause: Cause) -> tuple[str, ...]:
+    """Of the table, below TITLES_OF_SCRIPT; where it happens instead of a stage."""
+    name, *figures = cells_of(cause)
+    return (cause.cause, name if cause.is_loss else cause.where, *figures)
 
 
 def tried_in_words(diagnosis: ScriptDiagnosis) -> list[str]:

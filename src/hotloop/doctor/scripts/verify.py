@@ -31,6 +31,8 @@ NOT_COPIED = shutil.ignore_patterns(*SKIPPED)
 LISTED = 0.1
 LEAST_SECONDS = 8.0
 """Of training in each turn."""
+MOST_PAIRS, LONGEST_TURN = 4, 3.0
+"""Turns of both; times as long as the shortest that one is at most."""
 
 
 class Trial(NamedTuple):
@@ -89,21 +91,23 @@ def verify(command: Sequence[str], found: Found, until: float, reporter: Reporte
             return [Verified(trial, None, f"the current folder cannot be copied: {error}"[:200]) for trial in trials]
         for index, trial in enumerate(trials):
             left = (until - time.monotonic()) / (len(trials) - index)
-            pairs = int(left / (2 * begins))
+            pairs = min(MOST_PAIRS, int(left / (2 * begins)))
             if pairs < 1 or end_is_wanted():
                 verified.append(Verified(trial, None, "there was no time for it; give it more --minutes"))
                 continue
             with reporter.busy(f"with {trial.words}, and as it is, in turns"):
-                verified.append(_tried(command, trial, pairs, begins, folder))
+                seconds = min(left / (2 * pairs), LONGEST_TURN * begins)
+                verified.append(_tried(command, trial, pairs, seconds, folder))
     return verified
 
 
 def _tried(command: Sequence[str], trial: Trial, pairs: int, seconds: float, folder: Path) -> Verified:
     ratios = []
-    for turn in range(min(pairs, 4)):
+    for turn in range(pairs):
         speeds = {}
         for applied in ({}, trial.apply) if turn % 2 == 0 else (trial.apply, {}):
-            seen = attend(command, seconds, Silent(), subprocess.DEVNULL, applied, folder, is_sampled=False)
+            nowhere = subprocess.DEVNULL
+            seen = attend(command, seconds, Silent(), nowhere, applied, folder, errors=nowhere, is_sampled=False)
             speeds[bool(applied)] = seen.per_second("gradient_steps") or seen.per_second("env_steps") or 0.0
         if min(speeds.values()) <= 0:
             return Verified(trial, None, "it did not train in its second run")

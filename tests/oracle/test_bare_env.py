@@ -4,7 +4,6 @@ import time
 
 import gymnasium as gym
 import numpy as np
-import pytest
 
 from hotloop.assembly import Assembly, Own
 from hotloop.doctor.bare_env import bare_step_of
@@ -48,7 +47,7 @@ def bare(env):
 
 
 def test_steps_and_resets_are_timed():
-    assert bare(Sleeps) == pytest.approx(4e-3, rel=0.25)
+    assert 3.9e-3 < bare(Sleeps) < 8e-3, "2 ms, a quarter of 8 ms, and what a busy machine adds to sleep"
 
 
 def test_one_that_raises_is_not_timed():

@@ -22,6 +22,12 @@ def test_what_is_left_takes_less_the_more_is_gone_of_what_was_between_its_turns(
     assert left_without(["step", "update"], stages, alone) == pytest.approx({"select": 1.0}), "alone"
 
 
+def test_what_is_left_of_the_stage_itself_stays():
+    stages = {"step": 4.0, "update": 6.0}
+    assert times_as_fast_without("update", "sync", stages, whole=10.0, left_over=1.0) == pytest.approx(10 / 5)
+    assert times_as_fast_without("update", "sync", stages, whole=10.0, left_over=7.0) == pytest.approx(1.0)
+
+
 def test_what_is_between_stages_is_warmed_as_they_are_and_nothing_is_slower_alone():
     stages, alone = {"step": 4.0, "update": 4.0}, {"step": 5.0, BETWEEN: 1.0}
     assert times_as_fast_without("update", "sync", stages, whole=10.0, alone=alone) == pytest.approx(

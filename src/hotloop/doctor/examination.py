@@ -311,22 +311,30 @@ def _fill(session: HostRun | HostTeam, free: FreeOnHost | FreeTeam) -> None:
 def _of_device(found: Comparison) -> dict[str, Stage]:
     """A program has no clock inside; where each stage is a call of its own (`stepwise.py`), most have a span.
 
-    What stages save, each free alone, may add up to more than there is: each leaves the others warmer caches. Their
-    seconds are shares of the whole.
+    What stages save, each free alone, may add up to more than there is. Their seconds are the nearest ones that do not:
+    what is too much is taken off those that are known least.
     """
     whole = 1 / found.env_steps_per_s
     saved = {name: max(0.0, whole * (1 - 1 / ratio.value)) for name, ratio in found.times_as_fast.items()}
-    part = min(1.0, whole / max(sum(saved.values()), 1e-12))
+    doubt = {name: _doubt(ratio) ** 2 for name, ratio in found.times_as_fast.items()}
+    too_much = max(0.0, sum(saved.values()) - whole) / max(sum(doubt.values()), 1e-12)
     timed = {name: found.stage_seconds.get(name, 0.0) for name in ("insert", "sample", "update")}
     return {
         name: Stage(
-            part * saved[name],
+            max(0.0, saved[name] - too_much * doubt[name]),
             False,
             whole / (whole - timed[name]) if timed.get(name) else None,
             ratio,
         )
         for name, ratio in found.times_as_fast.items()
     }
+
+
+def _doubt(ratio: Ratio) -> float:
+    """How wide the interval of a stage's share is; a twentieth of the share at the least."""
+    share = 1 - 1 / ratio.value
+    wide = 1.0 if ratio.interval is None or ratio.low <= 0 else 1 / ratio.low - 1 / ratio.high
+    return max(wide, abs(share) / 20, 1e-3)
 
 
 def _of_host(found: Comparison, pipeline: str) -> dict[str, Stage]:
@@ -338,7 +346,8 @@ def _of_host(found: Comparison, pipeline: str) -> dict[str, Stage]:
 
     def predicted(name: str) -> float:
         stages = of_run if pipeline == "concurrent" else shown
-        return times_as_fast_without(name, pipeline, stages, whole, alone=found.alone)
+        left_over = found.left_over.get(name, 0.0)
+        return times_as_fast_without(name, pipeline, stages, whole, alone=found.alone, left_over=left_over)
 
     return {
         name: Stage(each, name in beside, predicted(name), measured.get(name), alone=found.alone.get(name))

@@ -38,14 +38,17 @@ def times_as_fast_without(
     whole: float,
     work: Mapping[str, float] | None = None,
     alone: Mapping[str, float] | None = None,
+    left_over: float = 0.0,
 ) -> float:
-    """How many times as fast a run is predicted to be with a stage that costs nothing.
+    """How many times as fast a run is predicted to be with a stand-in in the place of a stage.
 
     `stages` and `whole` are seconds of an env step; `work` is what each stage takes of all cores together, for pipeline
-    processes; `alone` is what stages take while all others cost nothing, for pipeline sync.
+    processes; `alone` is what stages take while all others cost nothing, and `left_over` what of the stage itself is
+    left with its stand-in, for pipeline sync.
     """
     if pipeline == "sync":
-        return whole / max(sum(left_without((stage,), with_between(stages, whole), alone or {}).values()), 1e-12)
+        left = sum(left_without((stage,), with_between(stages, whole), alone or {}).values())
+        return whole / max(left + min(left_over, stages.get(stage, 0.0)), 1e-12)
     work = work or {}
     between = whole - seconds_of(pipeline, stages, work)
     free = {stage: 0.0, "redraw": 0.0} if stage == "sample" else {stage: 0.0}

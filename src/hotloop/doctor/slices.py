@@ -87,6 +87,8 @@ class Comparison(NamedTuple):
     """Share of a slice that reading its counters takes, as it is: nothing else is done within one."""
     alone: Mapping[str, float] = {}
     """Seconds of an env step that a stage takes while all others cost nothing, where that was asked for."""
+    left_over: Mapping[str, float] = {}
+    """And what is left of a stage itself while its stand-in is there: that, and what is done beside it."""
 
 
 class Sliced(Protocol):
@@ -123,6 +125,7 @@ def compare(
             session.advance(1)  # in which it may compile or record
     ratios: dict[str, list[float]] = {name: [] for name in ways}
     shares: dict[str, list[float]] = {name: [] for name in alone}
+    left_over: dict[str, list[float]] = {name: [] for name in ways}
     rounds = 0
     with slices.watch as watch, reporter.counting(f"rounds of {' | '.join(ways)}") as tell:
         before = slices.as_it_is()
@@ -132,7 +135,10 @@ def compare(
             try:
                 for name, change in ways.items():
                     with change():
+                        stages, steps = session.spans.seconds(), slices.steps()
                         speed = slices.run()
+                        if alone:
+                            left_over[name].append(slices.taken_by(name, stages) / (slices.steps() - steps))
                     watch.look()
                     after = slices.as_it_is()
                     ratios[name].append(speed / math.sqrt(before * after))
@@ -161,6 +167,7 @@ def compare(
         watch.watched(),
         slices.overhead(),
         {name: statistics.median(each) * seconds / env_steps for name, each in shares.items() if each},
+        {name: statistics.median(each) for name, each in left_over.items() if each},
     )
 
 
@@ -195,10 +202,10 @@ class _Slices:
     def find_length(self) -> None:
         """Take slices twice as long until one is long enough."""
         while True:
-            before, began = self._steps(), time.perf_counter()
+            before, began = self.steps(), time.perf_counter()
             self._session.advance(self._blocks)
             if self._blocks >= SOME_BLOCKS:
-                self._require_steps(self._steps() - before)
+                self._require_steps(self.steps() - before)
             if (passed := time.perf_counter() - began) >= self._seconds / 2:
                 break
             self._blocks *= 2
@@ -207,11 +214,11 @@ class _Slices:
     def as_it_is(self) -> float:
         """Env steps a second of a slice in which nothing is changed; it is a piece of the run."""
         spans, watch = self._session.spans, self.watch
-        stages, steps, episodes = spans.seconds(), self._steps(), self._episodes()
+        stages, steps, episodes = spans.seconds(), self.steps(), self._episodes()
         collected, held, used = watch.collecting, self._held(), self._processor_seconds()
         speed = self.run()
         self.processor_seconds += self._processor_seconds() - used
-        made, now = self._steps() - steps, self._held()
+        made, now = self.steps() - steps, self._held()
         piece = Piece(
             env_steps=made,
             seconds=made / speed,
@@ -225,9 +232,9 @@ class _Slices:
 
     def run(self) -> float:
         """Env steps a second."""
-        before, began = self._steps(), time.perf_counter()
+        before, began = self.steps(), time.perf_counter()
         self._session.advance(self._blocks)
-        made = self._steps() - before
+        made = self.steps() - before
         if end_is_wanted() and self.pieces:
             raise _Stopped
         self._require_steps(made)
@@ -240,13 +247,18 @@ class _Slices:
     def run_alone(self, stage: str) -> float:
         """Seconds of an env step that a stage takes while stand-ins do all others."""
         self._session.advance(1)
-        stages, steps = self._session.spans.seconds(), self._steps()
+        before, steps = self._session.spans.seconds(), self.steps()
         speed = self.run()
-        made = self._steps() - steps
-        taken = {name: each - stages[name] for name, each in self._session.spans.seconds().items()}
+        made = self.steps() - steps
         if stage == BETWEEN:
-            return max(0.0, 1 / speed - sum(taken.values()) / made)
-        return sum(taken[name] for name in SPANS_OF.get(stage, (stage,))) / made
+            after = self._session.spans.seconds()
+            return max(0.0, 1 / speed - (sum(after.values()) - sum(before.values())) / made)
+        return self.taken_by(stage, before) / made
+
+    def taken_by(self, stage: str, before: Mapping[str, float]) -> float:
+        """Seconds of a stage since its spans were these."""
+        now = self._session.spans.seconds()
+        return sum(now[name] - before[name] for name in SPANS_OF.get(stage, (stage,)) if name in now)
 
     def overhead(self) -> float:
         """Share of a slice that reading its counters takes."""
@@ -264,7 +276,8 @@ class _Slices:
                 used += sum(process.cpu_times()[:2])
         return used
 
-    def _steps(self) -> int:
+    def steps(self) -> int:
+        """Env steps so far."""
         return self._session.read().steps_of_envs
 
     def _episodes(self) -> int:

@@ -62,7 +62,15 @@ def read_counters() -> Counters:
     own = sum(_used(process, and_ended=True) for process in family)
     swapped, stalled = _swapped(), _stalled()
     return Counters(
-        time.perf_counter(), _busy(), own, _waited(), throttled_by_groups(), swapped, _faults(), stalled, others
+        time.perf_counter(),
+        _busy(),
+        own,
+        waited_by_thread(),
+        throttled_by_groups(),
+        swapped,
+        _faults(),
+        stalled,
+        others,
     )
 
 
@@ -115,9 +123,10 @@ def _others(family: set[int]) -> dict[Process, Used]:
     return found
 
 
-def _waited() -> dict[int, float] | None:
+def waited_by_thread(threads: Path = THREADS) -> dict[int, float] | None:
+    """Seconds that each thread of a process was ready and had no core; None where that is not said."""
     try:
-        tasks = list(THREADS.iterdir())
+        tasks = list(threads.iterdir())
     except OSError:
         return None
     found: dict[int, float] = {}

@@ -88,11 +88,11 @@ def confidence(causes: list[Cause], verdict: Cause | None) -> str:
     return "high" if ahead > 0.2 else "medium" if ahead > 0.05 else "low"
 
 
-def verdict_line(causes: list[Cause]) -> str:
+def verdict_line(causes: list[Cause], sure: str | None = None) -> str:
     """Its id, in words, and how sure it is."""
     verdict = verdict_of(causes)
     named = NOTHING if verdict is None else verdict.cause
-    return f"{named}: {WORDS[named]} (confidence: {confidence(causes, verdict)})"
+    return f"{named}: {WORDS[named]} (confidence: {sure or confidence(causes, verdict)})"
 
 
 def sentence(causes: list[Cause]) -> str:

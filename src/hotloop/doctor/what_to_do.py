@@ -30,7 +30,9 @@ def what_to_do(seen: Examined, cause: str) -> tuple[str, bool]:
             return "`hotloop profile SPEC` looks into the env's step", False
         return f"`hotloop profile --env {spec.env.id}` names the functions that take the time", False
     if cause == "env-one-at-a-time":
-        return "--set pipeline=processes or --set env.vectorization=async: envs side by side", False
+        side_by_side = "--set pipeline=processes or --set env.vectorization=async: envs side by side"
+        lines = seen.env_code["lines"] if seen.env_code is not None else []
+        return f"{side_by_side}{f'; make {place_of(lines[0])} cheaper' if lines else ''}", False
     if cause == "env-transport":
         return "--set env.vectorization=sync: envs in this process", False
     if cause == "act-one-at-a-time" and spec.env.num_envs <= FEW_OBSERVATIONS:

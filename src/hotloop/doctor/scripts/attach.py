@@ -26,6 +26,7 @@ from typing import IO, NamedTuple
 
 import psutil
 
+from hotloop.doctor.counters import waited_by_thread
 from hotloop.doctor.scripts.stacks import Stack, read_stacks
 from hotloop.doctor.watch import Watch, Watched
 from hotloop.errors import HotloopError
@@ -78,6 +79,8 @@ class Process:
     """Of the steady state, as is the next."""
     collecting: float = 0.0
     """Seconds of garbage collection."""
+    waited: float | None = None
+    """Seconds that a thread was ready and had no core, of the one that waited most; None where that is not said."""
 
 
 class Window(NamedTuple):
@@ -261,7 +264,7 @@ class _Looking:
 
     def windows_until_the_end(self) -> None:
         """Without a sampler and with it, in turn."""
-        self._used_before, collected = self._used(), self._collected()
+        self._used_before, collected, waited = self._used(), self._collected(), self._waited()
         with Watch() as watch, self._reporter.counting("seconds of its training looked at") as tell:
             began = time.monotonic()
             while self._goes_on():
@@ -273,6 +276,10 @@ class _Looking:
         self._watched = watch.watched() if self._windows else None
         for pid, seconds in self._used().items():
             self._processes[pid].processor_seconds = seconds - self._used_before.get(pid, 0.0)
+        for pid, threads in self._waited().items():
+            before = waited.get(pid, {})
+            each = [seconds - before.get(thread, 0.0) for thread, seconds in threads.items()]
+            self._processes[pid].waited = max(each, default=None)
         for pid, seconds in self._collected().items():
             self._processes[pid].collecting = seconds - collected.get(pid, 0.0)
 
@@ -395,6 +402,11 @@ class _Looking:
     def _collected(self) -> dict[int, float]:
         """Seconds of garbage collection in each process."""
         return {pid: process.counts.get("collecting", 0.0) for pid, process in self._processes.items()}
+
+    def _waited(self) -> dict[int, dict[int, float]]:
+        """Seconds without a core of each thread, of each process of which they are said."""
+        found = {pid: waited_by_thread(Path(f"/proc/{pid}/task")) for pid in self._processes}
+        return {pid: threads for pid, threads in found.items() if threads}
 
     def _used(self) -> dict[int, float]:
         """Seconds of a core, of each process that is still there."""

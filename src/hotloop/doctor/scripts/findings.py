@@ -47,6 +47,8 @@ class Found(NamedTuple):
     products: Products | None
     coverage: float
     overhead: float | None
+    unnamed: tuple[Line, ...] = ()
+    """Lines that take most of what has no name."""
 
 
 def learner_of(attended: Attended) -> Process | None:
@@ -92,10 +94,12 @@ def findings_of(attended: Attended) -> Found:
         if name != OTHER
     ]
     found += _of_memory(attended, learner, seconds)
-    found += _of_machine(attended, seconds)
+    found += _of_machine(attended, learner, seconds)
     found += _of_episodes(attended)
     found.sort(key=lambda cause: -cause.share)
-    return Found(attended, learner, found, products, 1 - shares.by_cause.get(OTHER, 0.0), overhead_of(attended))
+    covered = 1 - shares.by_cause.get(OTHER, 0.0)
+    unnamed = tuple(_lines(shares.lines.get(OTHER, Counter()), shares.samples))
+    return Found(attended, learner, found, products, covered, overhead_of(attended), unnamed)
 
 
 def overhead_of(attended: Attended) -> float | None:
@@ -225,10 +229,11 @@ def _of_memory(attended: Attended, learner: Process, seconds: float) -> list[Cau
     return [Cause("memory", share, share * seconds, *said)]
 
 
-def _of_machine(attended: Attended, seconds: float) -> list[Cause]:
-    """Other processes, and a limit of cores; how long the script's own threads waited for one is not known."""
+def _of_machine(attended: Attended, learner: Process, seconds: float) -> list[Cause]:
+    """Other processes, and a limit of cores; no verdict where it is not known how long the script waited for one."""
     if attended.watched is None:
         return []
+    waited = None if learner.waited is None else min(1.0, learner.waited / max(attended.steady_seconds, 1e-9))
     return [
         Cause(
             loss.cause,
@@ -241,10 +246,10 @@ def _of_machine(attended: Attended, seconds: float) -> list[Cause]:
             predicted=1 / max(1 - loss.share, 1e-3),
             measured=None,
             stage=loss.where,
-            is_verdict=loss.is_verdict,
+            is_verdict=NEVER if waited is None and loss.where == "other processes" else loss.is_verdict,
             is_loss=True,
         )
-        for loss in of_machine(attended.watched._replace(waited=None))
+        for loss in of_machine(attended.watched._replace(waited=waited))
     ]
 
 

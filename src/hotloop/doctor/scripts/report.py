@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hotloop.doctor.causes import NOTHING, Cause, as_figures, verdict_of
+from hotloop.doctor.losses import LISTED
 from hotloop.doctor.report import TITLES, cells_of, confidence, marked, on_shares, sentence, verdict_line
 from hotloop.doctor.scripts.diagnosis import ScriptDiagnosis
 from hotloop.doctor.scripts.equivalent import Equivalent
@@ -28,13 +29,14 @@ def figures_of(diagnosis: ScriptDiagnosis) -> Figures:
         "verdict": {
             "cause": None if not found.causes else NOTHING if verdict is None else verdict.cause,
             "share": 0.0 if verdict is None else round(verdict.share, 4),
-            "confidence": "low" if not found.causes else confidence(found.causes, verdict),
+            "confidence": confidence_in(found),
             "sentence": why(found),
         },
         "causes": [_with_measured(as_figures(cause), verified) for cause in found.causes],
         "verified": [_verified(each) for each in verified],
         "stages": {cause.stage or cause.where: cause.seconds for cause in found.causes},
         "coverage": round(found.coverage, 4),
+        "unnamed": [{**line} for line in found.unnamed],  # type: ignore[dict-item]  # a TypedDict's values are objects
         "overhead": None if found.overhead is None else round(found.overhead, 4),
         "env_steps_per_s": _rate(found, "env_steps"),
         "updates_per_s": _rate(found, "gradient_steps"),
@@ -46,6 +48,14 @@ def figures_of(diagnosis: ScriptDiagnosis) -> Figures:
         "exit_code": attended.exit_code,
         "notices": [*attended.notices],
     }
+
+
+def confidence_in(found: Found) -> str:
+    """Low where as much time has no name as the verdict takes."""
+    verdict = verdict_of(found.causes)
+    if not found.causes or 1 - found.coverage >= max(LISTED, 0.0 if verdict is None else verdict.share):
+        return "low"
+    return confidence(found.causes, verdict)
 
 
 def why(found: Found) -> str:
@@ -75,7 +85,7 @@ def print_report(diagnosis: ScriptDiagnosis, console: "Console") -> None:
     from rich.table import Table
 
     lines = [
-        f"[bold]verdict[/bold]  {verdict_line(found.causes)}" if found.causes else "[bold]verdict[/bold]  none",
+        f"[bold]verdict[/bold]  {verdict_line(found.causes, confidence_in(found)) if found.causes else 'none'}",
         f"[bold]why[/bold]      {escape(why(found))}",
         f"[bold]next[/bold]     {escape(next_step(found))}",
     ]
@@ -91,6 +101,9 @@ def print_report(diagnosis: ScriptDiagnosis, console: "Console") -> None:
             console.print(said, style="dim", markup=False, highlight=False)
     if (verdict := verdict_of(found.causes)) is not None and verdict.lines:
         console.print(table_of_lines(verdict.lines))
+    if 1 - found.coverage >= LISTED and found.unnamed:
+        console.print(f"{1 - found.coverage:.0%} of the time has no name, most of it here:", highlight=False)
+        console.print(table_of_lines(found.unnamed))
     for line in tried_in_words(diagnosis):
         console.print(line, markup=False, highlight=False)
     console.print(footing(found), style="dim", markup=False)

@@ -111,10 +111,6 @@ COMMAND_LINES = {
     "a check of a device env": (["check-env", "cartpole"], ["cartpole is a device env", "give a Gymnasium id"]),
     "a doctor without a patient": (["doctor"], ["say what to train", "--env ID"]),
     "a doctor without time": (["doctor", "cartpole", "--minutes", "0"], ["--minutes is 0", "more than 0"]),
-    "a doctor of agents": (
-        ["doctor", "treasure", "--pipeline", "processes"],
-        ["several agents in processes", "hotloop profile"],
-    ),
     "tuning without time": (["tune", "cartpole", "--minutes", "0"], ["--minutes is 0", "more than 0"]),
     "tuning into no folder": (["tune", "cartpole", "--out", "nowhere/tuned.yaml"], ["no folder for it"]),
     "a recording that is no GIF": (["eval", "nowhere", "--record", "x.mp4"], ["--record x.mp4", ".gif"]),

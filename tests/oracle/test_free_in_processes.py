@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from plain_envs import Masked
 
+from counted_calls import counted
 from hotloop.assembly import Assembly, Own
 from hotloop.doctor.examination import examine
 from hotloop.doctor.free_in_processes import SLOWER, FreeInProcesses, WithActors
@@ -47,17 +48,6 @@ class Counting(Masked):
     def step(self, action):
         Counting.steps_of_all += 1
         return super().step(action)
-
-
-def counted(monkeypatch: pytest.MonkeyPatch, calls: Counter, stage: str, owner: object, name: str) -> None:
-    """Counts calls of a method from now on."""
-    own = getattr(owner, name)
-
-    def called(*given, **named):
-        calls[stage] += 1
-        return own(*given, **named)
-
-    monkeypatch.setattr(owner, name, called)
 
 
 def test_of_a_run_with_actors_one_stage_is_not_done_and_all_others_are(monkeypatch):
